@@ -1,0 +1,232 @@
+"""Configuration: what a model is, how it is trained, how it is sampled.
+
+Frozen, validated at construction, plain Python: reading a configuration imports nothing else, so
+`gptblock --help` does not either.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
+
+from gptblock.errors import ConfigError
+
+Init = Literal["gpt2", "normal", "torch"]
+Device = Literal["auto", "cpu", "cuda"]
+Overflow = Literal["slide", "rebase", "stop"]
+
+
+class _Config:
+    """What the configurations share: typed fields, and mappings whose unknown keys are refused."""
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(type(self))
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            value = _coerced(field.name, getattr(self, field.name), hints[field.name])
+            object.__setattr__(self, field.name, value)
+        self._validate()
+
+    def _validate(self) -> None:
+        raise NotImplementedError
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Build from a mapping. Raises ConfigError for a key that is no field."""
+        known = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        unknown = [key for key in values if key not in known]
+        if unknown:
+            names = ", ".join(map(repr, unknown))
+            raise ConfigError(f"{cls.__name__} has no field {names}; its fields are {', '.join(known)}")
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain Python values, in their order."""
+        return dataclasses.asdict(self)  # type: ignore[call-overload, no-any-return]
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with some fields changed, validated again."""
+        return self.from_dict({**self.to_dict(), **changes})
+
+
+@dataclass(frozen=True)
+class ModelConfig(_Config):
+    """The shape of a GPT, in the words of the lecture.
+
+    `head_size` is n_embd // n_head: several narrow heads cost what one wide one does.
+    """
+
+    vocab_size: int
+    block_size: int = 64  # the longest context, in tokens
+    n_layer: int = 4
+    n_head: int = 4
+    n_embd: int = 128  # width of the residual stream
+    dropout: float = 0.0
+    init: Init = "gpt2"
+
+    @property
+    def head_size(self) -> int:
+        return self.n_embd // self.n_head
+
+    def _validate(self) -> None:
+        for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
+            _require(name, getattr(self, name), ">= 1", getattr(self, name) >= 1)
+        _require("dropout", self.dropout, "in [0, 1)", 0.0 <= self.dropout < 1.0)
+        if self.n_embd % self.n_head:
+            raise ConfigError(
+                f"n_embd must be divisible by n_head, so that all heads are of one size: "
+                f"got n_embd = {self.n_embd} and n_head = {self.n_head}"
+            )
+
+
+@dataclass(frozen=True)
+class TrainConfig(_Config):
+    """Everything a training run is determined by, apart from the text itself.
+
+    The defaults are the preset `quick`. `lr_decay_iters = 0` means: as long as max_iters; a run's
+    configuration is resolved before it is saved, and then holds the number.
+    """
+
+    data: str = "pydoc"  # a text file, a folder of text files, or a named corpus
+    block_size: int = 64
+    n_layer: int = 4
+    n_head: int = 4
+    n_embd: int = 128
+    dropout: float = 0.0
+    init: Init = "gpt2"
+    batch_size: int = 32
+    max_iters: int = 1500
+    lr_decay_iters: int = 0
+    warmup_iters: int = 50
+    learning_rate: float = 2e-3
+    min_lr: float = 1e-4
+    beta1: float = 0.9
+    beta2: float = 0.99
+    weight_decay: float = 0.1
+    grad_clip: float = 1.0  # largest gradient norm; 0 = off
+    eval_interval: int = 250
+    eval_iters: int = 20  # batches per split for one estimate
+    device: Device = "auto"
+    seed: int = 1337
+
+    def model(self, vocab_size: int) -> ModelConfig:
+        """The shape of the model that this run trains, for a vocabulary of `vocab_size` symbols."""
+        names = [field.name for field in dataclasses.fields(ModelConfig) if field.name != "vocab_size"]
+        return ModelConfig(vocab_size=vocab_size, **{name: getattr(self, name) for name in names})
+
+    def resolved(self) -> TrainConfig:
+        """The same run with every default that depends on another field filled in."""
+        return self.replace(lr_decay_iters=self.lr_decay_iters or self.max_iters)
+
+    def _validate(self) -> None:
+        self.model(vocab_size=1)
+        for name in ("batch_size", "max_iters", "eval_interval", "eval_iters"):
+            _require(name, getattr(self, name), ">= 1", getattr(self, name) >= 1)
+        for name in ("lr_decay_iters", "warmup_iters", "seed", "min_lr", "weight_decay", "grad_clip"):
+            _require(name, getattr(self, name), ">= 0", getattr(self, name) >= 0)
+        _require("learning_rate", self.learning_rate, "> 0", self.learning_rate > 0)
+        if self.min_lr > self.learning_rate:
+            raise ConfigError(
+                f"min_lr must not be above learning_rate: got min_lr = {self.min_lr} "
+                f"and learning_rate = {self.learning_rate}"
+            )
+        for name in ("beta1", "beta2"):
+            _require(name, getattr(self, name), "in [0, 1)", 0.0 <= getattr(self, name) < 1.0)
+
+
+@dataclass(frozen=True)
+class SamplingConfig(_Config):
+    """How logits become a token. Applied in the order of the fields, penalty first."""
+
+    repetition_penalty: float = 1.0  # 1 = off; over all tokens so far (Keskar et al. 2019, 4.1)
+    temperature: float = 1.0  # 0 = greedy
+    top_k: int = 0  # 0 = off
+    top_p: float = 1.0  # 1 = off; 0 keeps one (Holtzman et al. 2020)
+    min_p: float = 0.0  # 0 = off; share of the likeliest token's probability (Nguyen et al. 2024)
+
+    def _validate(self) -> None:
+        _require("temperature", self.temperature, ">= 0 (0 = greedy)", self.temperature >= 0)
+        _require("top_k", self.top_k, ">= 0 (0 = off)", self.top_k >= 0)
+        _require("top_p", self.top_p, "in [0, 1] (1 = off)", 0 <= self.top_p <= 1)
+        _require("min_p", self.min_p, "in [0, 1] (0 = off)", 0 <= self.min_p <= 1)
+        _require("repetition_penalty", self.repetition_penalty, "> 0 (1 = off)", self.repetition_penalty > 0)
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    # about a minute on two cores
+    "quick": {},
+    # the lecture's last model, for a GPU
+    "lecture": {
+        "block_size": 256,
+        "n_layer": 6,
+        "n_head": 6,
+        "n_embd": 384,
+        "dropout": 0.2,
+        "batch_size": 64,
+        "max_iters": 5000,
+        "warmup_iters": 100,
+        "learning_rate": 3e-4,
+        "min_lr": 3e-5,
+        "eval_interval": 500,
+        "eval_iters": 200,
+    },
+    # the lecture's sixth part: small enough to try things on
+    "part6": {
+        "block_size": 8,
+        "n_layer": 3,
+        "n_head": 4,
+        "n_embd": 32,
+        "dropout": 0.0,
+        "batch_size": 32,
+        "max_iters": 5000,
+        "warmup_iters": 0,
+        "learning_rate": 1e-3,
+        "min_lr": 1e-3,
+        "eval_interval": 500,
+        "eval_iters": 200,
+    },
+}
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The keys and values of a TOML file. Raises ConfigError where it cannot be read."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"there is no configuration file {path}") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read as TOML: {error}") from None
+
+
+def train_config(
+    preset: str = "quick", file: Path | None = None, overrides: Mapping[str, Any] | None = None
+) -> TrainConfig:
+    """A configuration from a preset, then a TOML file, then single fields; the later wins."""
+    if preset not in PRESETS:
+        raise ConfigError(f"there is no preset {preset!r}; the presets are {', '.join(PRESETS)}")
+    from_file = read_toml(file) if file else {}
+    return TrainConfig.from_dict({**PRESETS[preset], **from_file, **(overrides or {})})
+
+
+def _require(name: str, value: object, allowed: str, holds: bool) -> None:
+    if not holds:
+        raise ConfigError(f"{name} must be {allowed}: got {value}")
+
+
+def _coerced(name: str, value: Any, hint: Any) -> Any:
+    """`value` as the field's type; an int serves as a float, nothing else is converted."""
+    if get_origin(hint) is Literal:
+        if value not in get_args(hint):
+            raise ConfigError(f"{name} must be one of {', '.join(get_args(hint))}: got {value!r}")
+        return value
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, hint) or isinstance(value, bool) is not (hint is bool):
+        raise ConfigError(f"{name} must be {hint.__name__}: got {value!r}")
+    if hint is float and not math.isfinite(value):
+        raise ConfigError(f"{name} must be a finite number: got {value}")
+    return value
