@@ -1,0 +1,1 @@
+"""Text: where it comes from (corpus, download) and how it becomes ids and back (tokenizer)."""
