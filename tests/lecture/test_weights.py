@@ -25,7 +25,7 @@ def batch(B: int, T: int) -> tuple[Tensor, Tensor]:
     return torch.randint(65, (B, T)), torch.randint(65, (B, T))
 
 
-@pytest.mark.parametrize(("dtype", "allowed"), [(torch.float32, 2e-5), (torch.float64, 1e-13)])
+@pytest.mark.parametrize(("dtype", "allowed"), [(torch.float32, 5e-6), (torch.float64, 1e-13)])
 @pytest.mark.parametrize("n_head", [1, 2, 4, 32])
 @pytest.mark.parametrize(("B", "T"), [(1, 1), (3, 2), (2, 15), (4, 16)])
 def test_logits_loss_and_gradients_agree(
