@@ -1,0 +1,77 @@
+"""How commands speak: the product on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+
+@functools.cache
+def stdout() -> Console:
+    """A console on stdout, for tables; plain text where stdout is no terminal. Made when first needed."""
+    from rich.console import Console
+
+    return Console(highlight=False, emoji=False)
+
+
+@functools.cache
+def stderr() -> Console:
+    """A console on stderr. Where nobody reads it any more, the command goes on without."""
+    from rich.console import Console
+
+    class News(Console):
+        def on_broken_pipe(self) -> None:
+            self.quiet = True
+            discard(sys.stderr)
+
+    return News(stderr=True, soft_wrap=True, highlight=False, emoji=False)
+
+
+def write(text: str) -> None:
+    """Text on stdout, at once. A character that the console's encoding lacks is escaped, not lost."""
+    encoding = sys.stdout.encoding or "utf-8"
+    sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    sys.stdout.flush()
+
+
+def show(renderable: RenderableType) -> None:
+    """A table on stdout."""
+    with stdout().capture() as text:
+        stdout().print(renderable)
+    write(text.get())
+
+
+def discard(stream: TextIO) -> None:
+    """From now on, what is written to `stream`, or still in its buffer, goes nowhere."""
+    with Path(os.devnull).open("wb") as nowhere, contextlib.suppress(io.UnsupportedOperation):
+        os.dup2(nowhere.fileno(), stream.fileno())  # unsupported: a stream in memory, which never fails
+
+
+def write_json(value: object) -> None:
+    """One JSON object on stdout, in ASCII."""
+    import json
+
+    write(json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def say(message: str) -> None:
+    """One line of news on stderr."""
+    stderr().print(message, markup=False)
+
+
+def ignore(message: str) -> None:
+    """What --quiet does with a line of news."""
+
+
+def complain(message: str) -> None:
+    """One error on stderr."""
+    stderr().print("[bold red]error:[/] ", end="")
+    stderr().print(message, markup=False)

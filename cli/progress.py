@@ -1,0 +1,100 @@
+"""The display of a training run, on stderr: live on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from gptblock.cli.console import say, stderr
+
+if TYPE_CHECKING:
+    from rich.progress import Task
+
+    from gptblock.training import Evaluated, Event, Started
+
+
+class _Speed(ProgressColumn):
+    """Tokens per second, evaluations included."""
+
+    def __init__(self, tokens_per_step: int) -> None:
+        super().__init__()
+        self._tokens_per_step = tokens_per_step
+
+    def render(self, task: Task) -> Text:
+        return Text(f"{(task.speed or 0) * self._tokens_per_step:,.0f} tokens/s")
+
+
+class TrainingDisplay:
+    """Shows the events that it is called with. Use as a context, so that the terminal is left in order."""
+
+    def __init__(self) -> None:
+        self._progress: Progress | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._progress:
+            self._progress.stop()
+
+    def __call__(self, event: Event) -> None:
+        from gptblock.training import Evaluated, Started, Stepped, Stopping
+
+        match event:
+            case Started():
+                self._start(event)
+            case Stepped() if self._progress:
+                self._progress.update(
+                    self._progress.task_ids[0],
+                    completed=event.step,
+                    loss=f"{event.loss:.4f}",
+                    rate=f"{event.learning_rate:.2e}",
+                )
+            case Evaluated():
+                self._show(event)
+            case Stopping():
+                say(f"stopping at step {event.step}: saving and evaluating; once more ends it at once")
+
+    def _start(self, event: Started) -> None:
+        say(
+            f"training {event.parameters:,} parameters on {event.tokens:,} tokens "
+            f"({event.vocab_size} symbols), on {event.device}, into {event.run}"
+        )
+        if event.step:
+            say(f"going on from step {event.step} of {event.max_iters}")
+        if not stderr().is_terminal:
+            return
+        self._progress = Progress(
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("loss {task.fields[loss]}  val {task.fields[val]}  lr {task.fields[rate]}"),
+            _Speed(event.tokens_per_step),
+            TimeRemainingColumn(elapsed_when_finished=True),
+            console=stderr(),
+        )
+        self._progress.add_task(
+            "train", total=event.stop_at, completed=event.step, loss="-", val="-", rate="-"
+        )
+        self._progress.start()
+
+    def _show(self, event: Evaluated) -> None:
+        now = event.measurement
+        if self._progress:
+            self._progress.update(self._progress.task_ids[0], val=f"{now.val_loss:.4f}")
+        speed = f", {now.tokens_per_second:,.0f} tokens/s" if now.tokens_per_second else ""
+        say(
+            f"step {now.step}: training loss {now.train_loss:.4f}, validation loss {now.val_loss:.4f}"
+            f"{' (best)' if event.is_best else ''}, lr {now.lr:.2e}{speed}"
+        )

@@ -1,0 +1,116 @@
+"""`gptblock train`: text becomes a run directory."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import shlex
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from gptblock.bundle.locate import DEFAULT_RUN
+from gptblock.cli.console import say
+from gptblock.cli.options import Quiet
+from gptblock.config import PRESETS, Device, Init, TrainConfig, read_toml, train_config
+from gptblock.errors import MissingExtraError
+
+FIELDS = [field.name for field in dataclasses.fields(TrainConfig)]
+
+
+def _field(help_text: str, panel: str) -> Any:
+    """The option of a field. Not given is None, so that preset and file show through."""
+    return typer.Option(help=help_text, rich_help_panel=panel, show_default=False)
+
+
+_MODEL = "Model"
+_STEPS = "Training"
+
+
+def train(
+    data: Annotated[
+        str | None,
+        typer.Argument(
+            help="A text file, a folder of *.txt, or a named corpus: pydoc, tinyshakespeare.",
+            show_default="pydoc",
+        ),
+    ] = None,
+    *,
+    out: Annotated[Path, typer.Option(help="The run's folder.")] = DEFAULT_RUN,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run in --out; may raise --max-iters.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
+    stop_after: Annotated[
+        int | None, typer.Option(help="End after so many steps, to --resume later.", show_default=False)
+    ] = None,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            help="Where the fields below start from.",
+            metavar="|".join(PRESETS),
+            show_default="lecture with a GPU, quick without",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="A TOML file of fields: over the preset, under the flags.", show_default=False),
+    ] = None,
+    block_size: Annotated[int | None, _field("The longest context, in tokens.", _MODEL)] = None,
+    n_layer: Annotated[int | None, _field("Blocks.", _MODEL)] = None,
+    n_head: Annotated[int | None, _field("Heads of a block; divides --n-embd.", _MODEL)] = None,
+    n_embd: Annotated[int | None, _field("Width of the residual stream.", _MODEL)] = None,
+    dropout: Annotated[float | None, _field("Share of activations dropped in training.", _MODEL)] = None,
+    init: Annotated[Init | None, _field("How the weights start.", _MODEL)] = None,
+    batch_size: Annotated[int | None, _field("Windows of text a step.", _STEPS)] = None,
+    max_iters: Annotated[int | None, _field("Steps.", _STEPS)] = None,
+    lr_decay_iters: Annotated[
+        int | None, _field("Steps until the learning rate is at its lowest; 0: --max-iters.", _STEPS)
+    ] = None,
+    warmup_iters: Annotated[int | None, _field("Steps until it is at its highest.", _STEPS)] = None,
+    learning_rate: Annotated[float | None, _field("Its highest.", _STEPS)] = None,
+    min_lr: Annotated[float | None, _field("Its lowest, at the end.", _STEPS)] = None,
+    beta1: Annotated[float | None, _field("AdamW's memory of the gradient.", _STEPS)] = None,
+    beta2: Annotated[float | None, _field("AdamW's memory of its square.", _STEPS)] = None,
+    weight_decay: Annotated[float | None, _field("AdamW's decay, of matrices only.", _STEPS)] = None,
+    grad_clip: Annotated[float | None, _field("Largest norm of the gradient; 0: any.", _STEPS)] = None,
+    eval_interval: Annotated[int | None, _field("Steps from one evaluation to the next.", _STEPS)] = None,
+    eval_iters: Annotated[int | None, _field("Batches of each split in an evaluation.", _STEPS)] = None,
+    device: Annotated[Device | None, _field("auto takes a GPU where there is one.", _STEPS)] = None,
+    seed: Annotated[int | None, _field("Of every random draw.", _STEPS)] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train a model on a text.
+
+    The defaults of the fields are those of the preset. Ctrl-C finishes the step, saves, and exits 130.
+    """
+    given = {name: value for name, value in locals().items() if name in FIELDS and value is not None}
+    for package in ("torch", "matplotlib", "tomli_w"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtraError("gptblock train", package, "train")
+    from gptblock.cli.progress import TrainingDisplay
+    from gptblock.training import train as train_run
+    from gptblock.training.folder import read_config
+
+    file = read_toml(config) if config else {}
+    if resume:
+        start = train_config(preset).to_dict() if preset else read_config(out).to_dict()
+        fields = TrainConfig.from_dict({**start, **file, **given})
+    else:
+        preset = preset or _default_preset({**file, **given}.get("device", "auto"))
+        fields = train_config(preset, config, given)
+    with nullcontext() if quiet else TrainingDisplay() as display:
+        result = train_run(
+            fields, out, resume=resume, overwrite=overwrite, stop_after=stop_after, on_event=display
+        )
+    if not quiet:
+        say(f"{out}: step {result.step}, best validation loss {result.best_val_loss:.4f}")
+        say(f"next: gptblock export {shlex.quote(str(out))}")
+
+
+def _default_preset(device: str) -> str:
+    import torch
+
+    return "lecture" if device != "cpu" and torch.cuda.is_available() else "quick"

@@ -1,0 +1,19 @@
+"""Training: text and a configuration become a run directory."""
+
+from gptblock.training.checkpoint import LoadedRun, State, load_model
+from gptblock.training.events import Evaluated, Event, Saved, Started, Stepped, Stopping
+from gptblock.training.loop import TrainResult, train
+
+__all__ = [
+    "train",
+    "TrainResult",
+    "Event",
+    "Started",
+    "Stepped",
+    "Evaluated",
+    "Saved",
+    "Stopping",
+    "load_model",
+    "LoadedRun",
+    "State",
+]

@@ -1,0 +1,61 @@
+"""What happens during a training run, for whoever watches it: the library itself prints nothing.
+
+`step` counts the steps done so far, from the start of the run, stops and resumes included.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gptblock.training.metrics import Measurement
+
+
+@dataclass(frozen=True)
+class Started:
+    """Everything is loaded; steps `step` to `stop_at` follow."""
+
+    run: Path
+    device: str
+    parameters: int
+    vocab_size: int
+    tokens: int  # of the training part
+    tokens_per_step: int
+    step: int
+    stop_at: int
+    max_iters: int
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """One step, with the loss of its batch and the learning rate it was made with."""
+
+    step: int
+    loss: float
+    learning_rate: float
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """Both losses were estimated. `is_best`: the lowest validation loss so far."""
+
+    measurement: Measurement
+    is_best: bool
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint is on the disk."""
+
+    step: int
+    path: Path
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """The run was asked to stop before its time; what follows is saving."""
+
+    step: int
+
+
+Event = Started | Stepped | Evaluated | Saved | Stopping

@@ -1,0 +1,41 @@
+"""loss.svg: the losses of a run as a picture."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from gptblock.training.metrics import Measurement
+
+
+def draw_losses(measurements: Sequence[Measurement], title: str) -> str:
+    """Both losses over the steps, the best point marked, as the text of an SVG.
+
+    The same measurements give the same bytes. No window system and no pyplot is involved.
+    """
+    with matplotlib.rc_context({**matplotlib.rcParamsDefault, "svg.hashsalt": "gptblock"}):
+        figure = Figure(figsize=(7, 4))
+        axes = figure.add_axes((0.09, 0.13, 0.88, 0.78))
+        steps = [measurement.step for measurement in measurements]
+        axes.plot(steps, [m.train_loss for m in measurements], marker=".", label="training")
+        axes.plot(steps, [m.val_loss for m in measurements], marker=".", label="validation")
+        best = min(measurements, key=lambda measurement: measurement.val_loss)
+        axes.plot(
+            best.step,
+            best.val_loss,
+            marker="o",
+            markersize=10,
+            markerfacecolor="none",
+            color="black",
+            linestyle="none",
+            label=f"best: {best.val_loss:.4f} at step {best.step}",
+        )
+        axes.set(title=title, xlabel="step", ylabel="loss (nats per token)")
+        axes.grid(alpha=0.3)
+        axes.legend()
+        svg = io.StringIO()
+        figure.savefig(svg, format="svg", metadata={"Date": None})
+    return svg.getvalue()

@@ -1,0 +1,227 @@
+"""What a training run holds while it runs, and the three things it does: advance, evaluate, save."""
+
+from __future__ import annotations
+
+import math
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import gptblock
+from gptblock.config import TrainConfig
+from gptblock.errors import CorruptError, DivergedError
+from gptblock.model import GPT, loss
+from gptblock.text.tokenizer import Tokenizer
+from gptblock.training.batches import draw_batch
+from gptblock.training.checkpoint import (
+    MODEL,
+    OPTIMIZER,
+    SCHEMA_VERSION,
+    Checkpoint,
+    State,
+    Which,
+    checkpoint_folder,
+    require_shapes,
+    restore_weights,
+    write_checkpoint,
+)
+from gptblock.training.events import Evaluated, Event, Saved, Stepped
+from gptblock.training.folder import METRICS, command_of
+from gptblock.training.metrics import Measurement, append_measurement, estimate_losses
+from gptblock.training.optimizer import (
+    make_optimizer,
+    optimizer_shapes,
+    optimizer_tensors,
+    restore_optimizer,
+    set_learning_rate,
+)
+from gptblock.training.schedule import learning_rate
+
+_BATCHES = "generator.batches"  # kept among the optimizer's tensors
+_DROPOUT = "generator.dropout"
+
+
+@dataclass(frozen=True)
+class Material:
+    """The text of a run, ready to draw from."""
+
+    tokenizer: Tokenizer
+    train: Tensor  # windows (N, block_size + 1), on the run's device
+    val: Tensor
+    sha256: str  # of the text as UTF-8
+
+
+class Trainer:
+    """A run at some step.
+
+    The weights, dropout, the batches and the evaluations each draw from a generator of their own, all
+    derived from `config.seed`. Dropout's is torch's global one, which a Trainer seeds: whoever makes one
+    puts the caller's back.
+    """
+
+    def __init__(
+        self, config: TrainConfig, material: Material, run: Path, emit: Callable[[Event], None]
+    ) -> None:
+        self.config = config
+        self.material = material
+        self.run = run
+        self.emit = emit
+        self.step = 0
+        self.evaluated_step = -1
+        self.train_loss = self.val_loss = math.inf
+        self.best_step = -1
+        self.best_val_loss = math.inf
+        self._seconds = 0.0  # spent on steps
+        self._mark = (0, 0.0)  # step and seconds from which the speed is measured
+        self._pending: tuple[float, Tensor] | None = (
+            None  # rate and loss of the latest step, not yet reported
+        )
+        seeds = np.random.SeedSequence(config.seed).generate_state(4, np.uint64)
+        weights, dropout, batches, self._evaluation_seed = (int(seed) for seed in seeds)
+        torch.manual_seed(weights)
+        # Drawn on the CPU, so that a seed means the same weights on every device.
+        self.model = GPT(config.model(material.tokenizer.vocab_size)).to(config.device)
+        torch.manual_seed(dropout)
+        self._batches = torch.Generator().manual_seed(batches)
+        self._optimizer = make_optimizer(self.model, config)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from `checkpoint`, the run's last. Raises CorruptError naming a file that does not fit."""
+        folder = checkpoint_folder(self.run, "last")
+        state, tensors = checkpoint.state, dict(checkpoint.optimizer)
+        restore_weights(self.model, checkpoint.model, folder / MODEL)
+        try:
+            self._batches.set_state(tensors.pop(_BATCHES))
+            _set_dropout_state(self.config.device, tensors.pop(_DROPOUT))
+        except (KeyError, RuntimeError, TypeError) as error:
+            raise CorruptError(f"{folder / OPTIMIZER} lacks generators that fit the run: {error}") from None
+        if state["step"] > 0:
+            require_shapes(tensors, optimizer_shapes(self.model), folder / OPTIMIZER)
+            restore_optimizer(self.model, self._optimizer, tensors)
+        self.step = state["step"]
+        self.evaluated_step = state["evaluated_step"]
+        self.train_loss, self.val_loss = state["train_loss"], state["val_loss"]
+        self.best_step, self.best_val_loss = state["best_step"], state["best_val_loss"]
+        self._seconds = state["seconds"]
+        self._mark = (self.step, self._seconds)
+
+    def advance(self) -> None:
+        """Make one step: forward, backward, clip, update."""
+        started = time.perf_counter()
+        rate = learning_rate(self.step, self.config)
+        set_learning_rate(self._optimizer, rate)
+        inputs, targets = draw_batch(self.material.train, self.config.batch_size, self._batches)  # (B, T)
+        batch_loss = loss(self.model(inputs), targets)
+        self._optimizer.zero_grad()
+        batch_loss.backward()  # type: ignore[no-untyped-call]
+        if self.config.grad_clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip)
+        self._optimizer.step()
+        # Reading a loss waits for it. Reading that of the step before leaves a GPU this one to work on.
+        self._report()
+        self._pending = rate, batch_loss.detach()
+        self.step += 1
+        self._seconds += time.perf_counter() - started
+
+    def evaluate(self) -> None:
+        """Estimate both losses, add a line to the metrics, and save: `best` if it is the best, then `last`.
+
+        Draws nothing that a later step draws from: how often it is called changes no step. Raises
+        DivergedError, before anything is written, where a loss is not finite.
+        """
+        self._report()
+        splits = {"train": self.material.train, "val": self.material.val}
+        losses = estimate_losses(self.model, splits, self.config, self._evaluation_seed)
+        for value in losses.values():
+            self._require_finite(value)
+        self.evaluated_step, self.train_loss, self.val_loss = self.step, losses["train"], losses["val"]
+        is_best = self.val_loss < self.best_val_loss
+        if is_best:
+            self.best_step, self.best_val_loss = self.step, self.val_loss
+        measurement = Measurement(
+            step=self.step,
+            train_loss=self.train_loss,
+            val_loss=self.val_loss,
+            lr=learning_rate(self.step, self.config),
+            tokens_per_second=self._speed(),
+            seconds=self._seconds,
+        )
+        append_measurement(self.run / METRICS, measurement)
+        self.emit(Evaluated(measurement, is_best))
+        if is_best:
+            self.save("best")
+        self.save("last")
+
+    def save(self, which: Which) -> None:
+        """Write a checkpoint of this moment. Raises DivergedError where the latest loss is not finite."""
+        self._report()
+        generators = {_BATCHES: self._batches.get_state(), _DROPOUT: _dropout_state(self.config.device)}
+        tensors = optimizer_tensors(self.model, self._optimizer)
+        folder = checkpoint_folder(self.run, which)
+        write_checkpoint(
+            folder, Checkpoint(self._state(), self.model.state_dict(), {**tensors, **generators})
+        )
+        self.emit(Saved(self.step, folder))
+
+    def _report(self) -> None:
+        """Tell of the latest step, unless that is done. Raises DivergedError where its loss is not finite."""
+        if self._pending:
+            (rate, batch_loss), self._pending = self._pending, None
+            value = batch_loss.item()
+            self._require_finite(value)
+            self.emit(Stepped(self.step, value, rate))
+
+    def _require_finite(self, value: float) -> None:
+        if not math.isfinite(value):
+            raise DivergedError(
+                f"the loss is {value} at step {self.step}: training has diverged. Try a lower "
+                f"--learning-rate (it was {self.config.learning_rate}), a longer --warmup-iters (it was "
+                f"{self.config.warmup_iters}), or --grad-clip 1 (it was {self.config.grad_clip}). "
+                f"The checkpoints of before are in {self.run}"
+            )
+
+    def _speed(self) -> float:
+        """Tokens per second since the mark, which moves here."""
+        (step, seconds), self._mark = self._mark, (self.step, self._seconds)
+        tokens = (self.step - step) * self.config.batch_size * self.config.block_size
+        return tokens / (self._seconds - seconds) if tokens else 0.0
+
+    def _state(self) -> State:
+        return State(
+            schema_version=SCHEMA_VERSION,
+            step=self.step,
+            train_loss=self.train_loss,
+            val_loss=self.val_loss,
+            evaluated_step=self.evaluated_step,
+            best_val_loss=self.best_val_loss,
+            best_step=self.best_step,
+            seconds=self._seconds,
+            data=self.config.data,
+            data_sha256=self.material.sha256,
+            command=command_of(self.config),
+            config=self.config.to_dict(),
+            tokenizer=self.material.tokenizer.to_dict(),
+            versions={
+                "gptblock": gptblock.__version__,
+                "torch": str(torch.__version__),
+                "python": platform.python_version(),
+            },
+        )
+
+
+def _dropout_state(device: str) -> Tensor:
+    """The state of the generator that dropout draws from on `device`."""
+    return torch.cuda.get_rng_state() if device == "cuda" else torch.get_rng_state()
+
+
+def _set_dropout_state(device: str, state: Tensor) -> None:
+    if device == "cuda":
+        torch.cuda.set_rng_state(state)
+    else:
+        torch.set_rng_state(state)
