@@ -1,0 +1,146 @@
+"""One call of generate or stream: from prompts and options to completions."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypedDict, get_args
+
+import numpy as np
+
+from gptblock.config import Overflow, SamplingConfig
+from gptblock.errors import ConfigError
+from gptblock.runtime.generate import FinishReason, Row, decode
+from gptblock.runtime.stream import TextStream
+from gptblock.text.tokenizer import Unknown
+
+if TYPE_CHECKING:
+    from gptblock.runtime.model import Model
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A prompt's continuation. `text` and `ids` hold the continuation alone."""
+
+    prompt: str
+    text: str
+    ids: list[int]
+    prompt_tokens: int  # 0 for an empty prompt, which starts from token 0 as the lecture does
+    completion_tokens: int
+    finish_reason: FinishReason
+    tokens_per_second: float
+    provider: str
+    seed: int
+
+
+class GenerateOptions(TypedDict, total=False):
+    """The keyword arguments of `Model.generate` and `Model.stream`, with their defaults."""
+
+    max_new_tokens: int  # 500
+    num_samples: int  # 1; sample i of a prompt draws from numpy.random.default_rng([seed, i])
+    temperature: float  # 1.0; 0 = greedy
+    top_k: int  # 0 = off
+    top_p: float  # 1 = off
+    min_p: float  # 0 = off
+    repetition_penalty: float  # 1 = off
+    seed: int | None  # None = a random one, which the Completion names
+    stop: str | Sequence[str]  # () ; text that ends a continuation and is not part of it
+    overflow: Overflow  # "slide"; what happens beyond block_size, see gptblock.runtime.generate
+    unknown: Unknown  # "error"; characters outside the vocabulary are refused, or skipped
+
+
+class Generation(Iterator[str]):
+    """A call under way: iterate over it for the pieces of text that are safe to show, row after row."""
+
+    def __init__(
+        self,
+        model: Model,
+        prompts: Sequence[str],
+        *,
+        max_new_tokens: int = 500,
+        num_samples: int = 1,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        seed: int | None = None,
+        stop: str | Sequence[str] = (),
+        overflow: Overflow = "slide",
+        unknown: Unknown = "error",
+    ) -> None:
+        sampling = SamplingConfig(
+            repetition_penalty=repetition_penalty,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+        )
+        self.seed = secrets.randbits(32) if seed is None else seed
+        for name, value, least in (
+            ("max_new_tokens", max_new_tokens, 0),
+            ("num_samples", num_samples, 1),
+            ("seed", self.seed, 0),
+        ):
+            if not isinstance(value, int) or value < least:
+                raise ConfigError(f"{name} must be an integer >= {least}: got {value!r}")
+        if overflow not in get_args(Overflow):
+            raise ConfigError(f"overflow must be one of {', '.join(get_args(Overflow))}: got {overflow!r}")
+        self.num_samples = num_samples
+        self._model = model
+        self._prompts: dict[Row, str] = {}
+        self._texts: dict[Row, TextStream] = {}
+        for prompt in prompts:
+            ids = model.tokenizer.encode(prompt, unknown)
+            for i in range(num_samples):
+                row = Row(ids, max_new_tokens, np.random.default_rng([self.seed, i]))
+                self._prompts[row] = prompt
+                self._texts[row] = TextStream(model.tokenizer, [stop] if isinstance(stop, str) else stop)
+        self._seconds = 0.0
+        self._pieces = self._run(decode(model.decoder, list(self._texts), sampling, overflow))
+
+    def __next__(self) -> str:
+        return next(self._pieces)
+
+    def completions(self) -> list[Completion]:
+        """Run to the end; the completion of every row, prompt by prompt and sample by sample."""
+        for _ in self:
+            pass
+        return [self._completion(row) for row in self._texts]
+
+    def _run(self, steps: Iterator[Row]) -> Iterator[str]:
+        while True:
+            started = time.perf_counter()
+            row = next(steps, None)
+            self._seconds += time.perf_counter() - started  # the taker's time is not ours
+            if row is None:
+                break
+            text = self._texts[row]
+            piece = text.push(int(row.ids[-1]))
+            if text.stopped:
+                row.finish_reason = "stop"
+            if piece:
+                yield piece
+        for text in self._texts.values():
+            if rest := text.finish():
+                yield rest
+
+    def _completion(self, row: Row) -> Completion:
+        text = self._texts[row].text
+        ids = row.new_ids.tolist()
+        while len(self._model.tokenizer.decode(ids)) > len(text):
+            ids.pop()  # what spelt the stop string is not part of the continuation
+        assert row.finish_reason is not None
+        return Completion(
+            prompt=self._prompts[row],
+            text=text,
+            ids=ids,
+            prompt_tokens=row.prompt_tokens,
+            completion_tokens=len(ids),
+            finish_reason=row.finish_reason,
+            tokens_per_second=len(row.new_ids) / self._seconds if self._seconds else 0.0,
+            provider=self._model.provider.name,
+            seed=self.seed,
+        )

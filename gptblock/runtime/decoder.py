@@ -1,0 +1,121 @@
+"""The exported graph and its key/value cache: chunks of token ids in, logits out."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gptblock.bundle.manifest import ModelMetadata
+from gptblock.errors import CorruptError, GptblockError, InputError, ProviderError
+from gptblock.runtime.capture import one_line
+from gptblock.runtime.session import Session
+
+Ids = NDArray[np.int64]
+Logits = NDArray[np.float32]
+
+
+class Cache:
+    """Keys and values of the tokens that `batch` rows have read so far, `capacity` tokens at most.
+
+    The graph reads and writes the same buffers, so a step copies nothing. A cache belongs to one call:
+    two calls on one decoder have two caches and do not disturb each other.
+    """
+
+    def __init__(self, decoder: Decoder, batch: int, capacity: int) -> None:
+        import onnxruntime
+
+        self.batch = batch
+        self.capacity = capacity
+        self.length: Ids = np.zeros(batch, np.int64)  # (batch,) tokens that each row holds
+        self.binding = decoder.session.ort.io_binding()
+        self.binding.bind_output("logits", "cpu")  # first, so that it is output 0 from now on
+        provider = decoder.session.provider
+        width = decoder.metadata.model.n_embd
+        for name in decoder.cache_names:
+            # zeros, not whatever the memory held: a NaN there would survive being masked
+            zeros = np.zeros((batch, capacity, width), decoder.cache_dtype)
+            buffer = onnxruntime.OrtValue.ortvalue_from_numpy(zeros, provider.name, provider.device_id)
+            self.binding.bind_ortvalue_input(f"past_key_values.{name}", buffer)
+            self.binding.bind_ortvalue_output(f"present.{name}", buffer)
+
+
+class Decoder:
+    """An open session whose graph keeps the contract of `gptblock.export.graph`."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.metadata: ModelMetadata = session.metadata
+        inputs = {argument.name: argument for argument in session.ort.get_inputs()}
+        self.cache_names = [
+            f"{i}.{part}" for i in range(self.metadata.model.n_layer) for part in ("key", "value")
+        ]
+        expected = ["input_ids", "past_length", "logits_positions"]
+        expected += [f"past_key_values.{name}" for name in self.cache_names]
+        if list(inputs) != expected:
+            raise CorruptError(
+                f"the graph's inputs are {', '.join(inputs)}; "
+                f"a model exported by gptblock has {', '.join(expected)}"
+            )
+        half = inputs[expected[-1]].type == "tensor(float16)"
+        self.cache_dtype = np.float16 if half else np.float32
+
+    @property
+    def block_size(self) -> int:
+        return self.metadata.model.block_size
+
+    def step(self, cache: Cache, ids: Ids, positions: Ids, valid: Ids | None = None) -> Logits:
+        """Read one chunk a row, and return the logits at `positions` of the chunk.
+
+        ids: (B, T), right-padded with any id; positions: (B, K), each below T; valid: (B,), how many of
+        the T ids each row really has (default: all). Returns float32 (B, K, vocab_size).
+        """
+        batch, time = ids.shape
+        assert batch == cache.batch, "a cache serves as many rows as it was made for"
+        # What padding writes is overwritten by the row's next chunk, but it must fit.
+        assert int(cache.length.max()) + time <= cache.capacity, "the chunk does not fit into the cache"
+        feeds = {  # held here while the graph runs, since a binding holds no reference
+            "input_ids": np.ascontiguousarray(ids),
+            "past_length": cache.length,
+            "logits_positions": np.ascontiguousarray(positions),
+        }
+        for name, array in feeds.items():
+            cache.binding.bind_cpu_input(name, array)
+        cache.binding.bind_output("logits", "cpu")  # anew: the last step's may have another shape
+        try:
+            self.session.ort.run_with_iobinding(cache.binding)
+        except Exception as error:  # ONNX Runtime's exceptions have no base of their own
+            raise self._failed(error) from None
+        cache.length = cache.length + (time if valid is None else valid)
+        logits: Logits = cache.binding.get_outputs()[0].numpy()
+        return logits
+
+    def _failed(self, error: Exception) -> GptblockError:
+        """A graph that opened and does not run: a library that CUDA loads late, or a fault of the graph."""
+        said = one_line(error)
+        if self.session.provider.name == "cuda":
+            return ProviderError(
+                f"CUDA failed while the model ran: {said}; gptblock doctor tells what is missing, "
+                f"--provider cpu does without"
+            )
+        return CorruptError(f"the graph opens and does not run: {said}; export it again")
+
+    def logits(self, ids: Ids) -> Logits:
+        """The logits of every position, read from scratch: (B, T) -> (B, T, vocab_size) float32.
+
+        Raises InputError for a T of 0 or above block_size, and for ids outside the vocabulary.
+        """
+        batch, time = ids.shape
+        if not 1 <= time <= self.block_size:
+            raise InputError(
+                f"input_ids must have 1 to {self.block_size} tokens (block_size) a row: got {time}"
+            )
+        vocab_size = self.metadata.model.vocab_size
+        if batch and not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
+            raise InputError(
+                f"input_ids must be from 0 to {vocab_size - 1} (vocab_size {vocab_size}): "
+                f"got {int(ids.min())} to {int(ids.max())}"
+            )
+        if not batch:
+            return np.zeros((0, time, vocab_size), np.float32)  # the graph takes no batch without rows
+        everywhere = np.broadcast_to(np.arange(time), (batch, time))
+        return self.step(Cache(self, batch, time), ids, everywhere)

@@ -1,0 +1,98 @@
+"""A loaded model: what `gptblock.load` returns. Text in, text out, on ONNX Runtime alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, Unpack, overload
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from gptblock.bundle.store import find_bundle, model_path
+from gptblock.config import ModelConfig
+from gptblock.errors import InputError
+from gptblock.runtime.completion import Completion, GenerateOptions, Generation
+from gptblock.runtime.decoder import Decoder, Logits
+from gptblock.runtime.session import Provider, ProviderName, open_session
+from gptblock.text.tokenizer import Tokenizer, tokenizer_from_dict
+
+PrecisionChoice = Literal["auto", "fp32", "fp16", "int8", "int4"]
+
+
+def load(
+    path: str | Path | None = None,
+    *,
+    precision: PrecisionChoice = "auto",
+    provider: ProviderName = "auto",
+    threads: int | None = None,
+    device_id: int = 0,
+) -> Model:
+    """Open a bundle folder, a run folder, or a single .onnx file.
+
+    `path=None` takes ./artifacts/model, or the demo that ships with gptblock where that does not exist.
+    `precision="auto"` is fp32. Raises NotFoundError and CorruptError for the files, ProviderError where
+    `provider="cuda"` cannot be had.
+    """
+    location = find_bundle(Path(path) if path is not None else None)
+    file = model_path(location, "fp32" if precision == "auto" else precision)
+    return Model(Decoder(open_session(file, provider=provider, threads=threads, device_id=device_id)))
+
+
+class Model:
+    """An open model. Threads may share it, and streams may be interleaved: each call has its own cache."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self.decoder = decoder
+        self.config: ModelConfig = decoder.metadata.model
+        self.tokenizer: Tokenizer = tokenizer_from_dict(decoder.metadata.tokenizer)
+        self.provider: Provider = decoder.session.provider
+
+    def logits(self, input_ids: ArrayLike) -> Logits:
+        """The logits of every position: integers (B, T) -> float32 (B, T, vocab_size), T <= block_size."""
+        try:
+            ids = np.asarray(input_ids)
+        except ValueError:
+            raise InputError("input_ids must be integers (B, T): got rows of unlike lengths") from None
+        if ids.ndim != 2 or not np.issubdtype(ids.dtype, np.integer):
+            raise InputError(f"input_ids must be integers (B, T): got {ids.dtype} of shape {ids.shape}")
+        return self.decoder.logits(ids.astype(np.int64))
+
+    @overload  # a str is a Sequence[str] too, and the first of the two that fits is taken
+    def generate(  # type: ignore[overload-overlap]
+        self, prompt: str = ..., **options: Unpack[GenerateOptions]
+    ) -> Completion: ...
+
+    @overload
+    def generate(
+        self, prompt: Sequence[str], **options: Unpack[GenerateOptions]
+    ) -> list[list[Completion]]: ...
+
+    def generate(
+        self, prompt: str | Sequence[str] = "", **options: Unpack[GenerateOptions]
+    ) -> Completion | list[list[Completion]]:
+        """Continue a prompt, or a list of prompts of any lengths in one batch.
+
+        A string gives a Completion; a list gives a list (prompts) of lists (samples). What a row gets
+        does not depend on the others. Raises InputError and its leaves for options out of range.
+        """
+        if isinstance(prompt, str):
+            if options.get("num_samples", 1) != 1:
+                raise InputError(
+                    f"num_samples is for a list of prompts: pass [{prompt!r}] to get a list of samples"
+                )
+            return self.generate([prompt], **options)[0][0]
+        call = Generation(self, prompt, **options)
+        done = call.completions()
+        n = call.num_samples
+        return [done[i : i + n] for i in range(0, len(done), n)]
+
+    def stream(self, prompt: str = "", **options: Unpack[GenerateOptions]) -> Generation:
+        """Continue one prompt piece by piece: iterate over the result for the pieces of text.
+
+        Joined, the pieces are the text that `generate` returns: what might become a stop string is held
+        back until it is none. `completions()[0]` of the result is then the Completion.
+        """
+        if options.get("num_samples", 1) != 1:
+            raise InputError(f"a stream has one sample: got num_samples = {options.get('num_samples')}")
+        return Generation(self, [prompt], **options)

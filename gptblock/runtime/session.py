@@ -1,0 +1,198 @@
+"""Opening an exported graph: on CUDA where it is wanted and works, else on the CPU, never by surprise."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Literal, get_args
+
+from gptblock.bundle.manifest import ModelMetadata
+from gptblock.errors import ConfigError, CorruptError, NotFoundError, ProviderError
+from gptblock.runtime.capture import captured, one_line
+from gptblock.runtime.cuda import CPU, CUDA, cuda_problem, cuda_providers
+from gptblock.runtime.wheels import Problem, load_onnxruntime, upgrade_command, version_problem
+
+if TYPE_CHECKING:
+    from onnxruntime import InferenceSession, SessionOptions
+
+ProviderName = Literal["auto", "cuda", "cpu"]
+
+MAX_THREADS = 1024  # no machine gains from more, and some tens of thousands take its memory
+_SILENT = 4  # only fatal errors are logged: all others are raised, and say it there
+
+
+@dataclass(frozen=True)
+class Provider:
+    """What a session runs on, and why, in one phrase."""
+
+    name: Literal["cuda", "cpu"]
+    device_id: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Session:
+    """An open graph, what it runs on, and what it says about itself."""
+
+    ort: InferenceSession
+    provider: Provider
+    metadata: ModelMetadata
+
+
+def open_session(
+    graph: Path,
+    *,
+    provider: ProviderName = "auto",
+    threads: int | None = None,
+    device_id: int = 0,
+    use_tf32: bool = False,
+) -> Session:
+    """Open an .onnx of gptblock's.
+
+    `cuda` is CUDA or a ProviderError that says what is missing; `auto` is CUDA where it works, else the
+    CPU with the reason in `Session.provider`. `threads` is how many CPU threads share one operator, 1 to
+    1024; None: as many as this process may use CPUs. `use_tf32` lets CUDA round factors to 10 bits.
+
+    Raises ConfigError for options out of range, NotFoundError and CorruptError for the file,
+    ProviderError for a CUDA or an onnxruntime that cannot be used, MissingExtraError where there is none.
+    """
+    if provider not in get_args(ProviderName):
+        raise ConfigError(f"provider must be one of {', '.join(get_args(ProviderName))}: got {provider!r}")
+    if threads is not None and not 1 <= threads <= MAX_THREADS:
+        raise ConfigError(f"threads must be in 1..{MAX_THREADS}: got {threads}")
+    if device_id < 0:
+        raise ConfigError(f"device_id must be >= 0: got {device_id}")
+    _require_file(graph)
+    ort = load_onnxruntime()
+    options = _options(ort, threads or allowed_cpus())
+    reason = "asked for"
+    if provider != "cpu":
+        opened = cuda_problem(ort, device_id, use_tf32) or _on_cuda(ort, graph, options, device_id, use_tf32)
+        if not isinstance(opened, Problem):
+            reason = "asked for" if provider == "cuda" else "CUDA works here"
+            return _session(ort, graph, opened, Provider("cuda", device_id, reason))
+        if provider == "cuda":
+            raise ProviderError(f"CUDA was asked for and cannot be used: {opened}")
+        reason = f"CUDA is not available: {opened.text}"
+    return _session(ort, graph, _on_cpu(ort, graph, options), Provider("cpu", 0, reason))
+
+
+def read_metadata(path: Path) -> ModelMetadata:
+    """What an .onnx says about itself. Raises as `open_session` does, CorruptError for a file not ours."""
+    _require_file(path)
+    ort = load_onnxruntime()
+    options = _options(ort, threads=1)
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL  # it is not going to run
+    return _metadata(path, _on_cpu(ort, path, options))
+
+
+def allowed_cpus() -> int:
+    """How many CPUs this process may use (its affinity), which may be fewer than the machine has."""
+    if sys.version_info >= (3, 13):
+        return os.process_cpu_count() or 1
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _require_file(path: Path) -> None:
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "does not exist"
+        raise NotFoundError(f"{path} {what}: expected an .onnx file, which gptblock export RUN makes")
+
+
+def _options(ort: ModuleType, threads: int) -> SessionOptions:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
+    options.log_severity_level = _SILENT
+    return options
+
+
+def _session(ort: ModuleType, graph: Path, session: InferenceSession, provider: Provider) -> Session:
+    metadata = _metadata(graph, session)
+    problem = version_problem(ort.__version__, metadata.minimum_onnxruntime, f"{graph} asks for it")
+    if problem:
+        raise ProviderError(str(problem))
+    return Session(session, provider, metadata)
+
+
+def _metadata(graph: Path, session: InferenceSession) -> ModelMetadata:
+    return ModelMetadata.from_metadata(session.get_modelmeta().custom_metadata_map, str(graph))
+
+
+def _on_cuda(
+    ort: ModuleType, graph: Path, options: SessionOptions, device_id: int, use_tf32: bool
+) -> InferenceSession | Problem:
+    """The graph on CUDA, where something small has just run; else what keeps this graph from it."""
+    try:
+        with captured() as noise:
+            providers = cuda_providers(device_id, use_tf32)
+            session = ort.InferenceSession(str(graph), options, providers=providers, enable_fallback=0)
+        if session.get_providers()[0] == CUDA:
+            return session
+        said = one_line(noise.text)
+    except Exception as error:  # ONNX Runtime's exceptions have no base of their own
+        _on_cpu(ort, graph, options)  # raises CorruptError where the file is at fault and not CUDA
+        said = one_line(error)
+    return Problem(
+        f"ONNX Runtime cannot open {graph.name} on CUDA device {device_id}: {said}",
+        "free memory on the device, or run it with --provider cpu",
+    )
+
+
+def _on_cpu(ort: ModuleType, graph: Path, options: SessionOptions) -> InferenceSession:
+    try:
+        with captured():
+            session = ort.InferenceSession(str(graph), options, providers=[CPU], enable_fallback=0)
+    except Exception as error:  # ONNX Runtime's exceptions have no base of their own
+        raise CorruptError(_translated(graph, str(error), ort.__version__)) from None
+    return session
+
+
+# What ONNX Runtime says of a file it cannot load, and what that means to somebody who has the file.
+_TRANSLATIONS = [
+    (
+        r"Protobuf parsing failed|No graph was found",
+        "{graph} is no ONNX file, or is cut short or damaged: copy it again, or export it again",
+    ),
+    (
+        r"Unsupported model IR version: (\d+), max supported IR version: (\d+)",
+        "{graph} has ONNX IR version {0}, and onnxruntime {version} reads up to {1}: {upgrade}",
+    ),
+    (
+        r"Opset (\d+) is under development.*domain (\S+) is till opset (\d+)",
+        "{graph} needs opset {0} of {1}, and onnxruntime {version} has up to {2}: {upgrade}",
+    ),
+    (
+        r"No Op registered for (\S+)|(\S+?)\(-?\d+\) is not a registered function/op",
+        "{graph} uses the operator {0}, which onnxruntime {version} does not have: {upgrade}",
+    ),
+    (
+        r"External data path does not exist: \"([^\"]*)\"",
+        "{graph} keeps weights in a second file, {0}, which is not there: copy both, or export it again",
+    ),
+    (
+        r"External data path escapes model directory|Absolute path not allowed for external data",
+        "{graph} keeps weights in a file outside its folder, which is refused: export it again",
+    ),
+    (
+        r"External initializer: .* out of bounds",
+        "{graph} keeps weights in a second file, which is too short: copy both, or export it again",
+    ),
+]
+
+
+def _translated(graph: Path, said: str, version: str) -> str:
+    """One line on why a file cannot be loaded."""
+    for pattern, sentence in _TRANSLATIONS:
+        found = re.search(pattern, said, re.DOTALL)
+        if found:
+            groups = [group for group in found.groups() if group]
+            return sentence.format(*groups, graph=graph, version=version, upgrade=upgrade_command())
+    return f"{graph} cannot be loaded by onnxruntime {version}: {one_line(said)}"

@@ -1,0 +1,88 @@
+"""Verifying a bundle on this machine: its files, and the proof on the provider that will run it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gptblock.bundle.manifest import Check
+from gptblock.bundle.store import check_files, find_bundle, read_manifest, read_tensors
+from gptblock.runtime.decoder import Decoder
+from gptblock.runtime.proof import Golden, prove
+from gptblock.runtime.session import Provider, ProviderName, open_session
+
+GOLDEN_NAME = "golden.safetensors"
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What held and what did not."""
+
+    path: Path
+    provider: Provider | None  # None: nothing was run, since the files are not as they were written
+    problems: list[str] = field(default_factory=list)  # of the files, one line each
+    proofs: dict[str, list[Check]] = field(default_factory=dict)  # by graph
+    unproved: list[str] = field(default_factory=list)  # what cannot be proved here, and why
+
+    @property
+    def failed(self) -> list[str]:
+        """The checks that do not hold, as `file: check`."""
+        return [
+            f"{name}: {check.name}"
+            for name, checks in self.proofs.items()
+            for check in checks
+            if not check.ok
+        ]
+
+
+def verify(
+    path: Path | None = None,
+    *,
+    provider: ProviderName = "auto",
+    threads: int | None = None,
+    device_id: int = 0,
+) -> Verification:
+    """Hashes, then golden logits, causality, cache and greedy text of every graph, without torch.
+
+    `path` as for `gptblock.load`. Files that are not as they were written are not run. Raises
+    NotFoundError, CorruptError and ProviderError; a check that does not hold is in the result.
+    """
+    location = find_bundle(path)
+    if location.kind == "file":
+        decoder = Decoder(
+            open_session(location.path, provider=provider, threads=threads, device_id=device_id)
+        )
+        return Verification(
+            location.path,
+            decoder.session.provider,
+            proofs={location.path.name: prove(decoder, golden=None)},
+            unproved=[
+                "the file's hash: a lone .onnx has no manifest",
+                "PyTorch's logits and greedy text: a lone .onnx has no golden vectors; "
+                "the chunks were held against the graph's own uncached logits",
+            ],
+        )
+    folder = location.path
+    manifest = read_manifest(folder)
+    if problems := check_files(folder, manifest):
+        return Verification(folder, None, problems)
+    golden = Golden.from_tensors(read_tensors(folder / GOLDEN_NAME), manifest.model)
+    proofs: dict[str, list[Check]] = {}
+    unproved = []
+    taken: Provider | None = None
+    for name, entry in manifest.files.items():
+        if name.endswith(".onnx"):
+            session = open_session(folder / name, provider=provider, threads=threads, device_id=device_id)
+            taken = session.provider
+            said = session.metadata
+            if (said.model, said.tokenizer, said.precision) != (
+                manifest.model,
+                manifest.tokenizer,
+                entry.precision,
+            ):
+                problems.append(f"{name}: its configuration, tokenizer or precision is not the manifest's")
+                continue
+            proofs[name] = prove(Decoder(session), golden)
+        elif entry.precision:
+            unproved.append(f"{name}: its hash holds; running it takes torch, and gptblock export proved it")
+    return Verification(folder, taken, problems, proofs, unproved)

@@ -1,0 +1,127 @@
+"""The graph and its cache: chunks against torch, what is refused, and whose cache is whose."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+from gptblock.errors import CorruptError, InputError
+from gptblock.runtime.decoder import Cache, Decoder
+from gptblock.runtime.session import open_session
+
+IDS = np.random.default_rng(0).integers(0, 65, size=(3, 16))
+
+
+@pytest.fixture(scope="module")
+def expected(tiny_model) -> np.ndarray:
+    """Torch's logits of IDS: (3, 16, 65)."""
+    with torch.no_grad():
+        return tiny_model(torch.from_numpy(IDS)).numpy()
+
+
+def everywhere(batch: int, time: int) -> np.ndarray:
+    return np.broadcast_to(np.arange(time), (batch, time))
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("time", [1, 2, 8, 15, 16])
+def test_logits_are_torchs(batch, time, decoder, expected):
+    logits = decoder.logits(IDS[:batch, :time])
+    assert logits.dtype == np.float32
+    np.testing.assert_allclose(logits, expected[:batch, :time], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("split", [[16], [1] * 16, [4, 12], [4, 1, 11], [15, 1]])
+def test_chunks_continue_where_the_cache_ends(split, decoder, expected):
+    cache = Cache(decoder, 3, 16)
+    end = 0
+    for width in split:
+        logits = decoder.step(cache, IDS[:, end : end + width], everywhere(3, width))
+        np.testing.assert_allclose(logits, expected[:, end : end + width], atol=1e-5, rtol=0)
+        end += width
+        assert cache.length.tolist() == [end] * 3
+
+
+def test_only_the_positions_asked_for(decoder, expected):
+    positions = np.array([[0, 15], [7, 7], [3, 1]])
+    logits = decoder.step(Cache(decoder, 3, 16), IDS, positions)
+    assert logits.shape == (3, 2, 65)
+    for row, (first, second) in enumerate(positions):
+        np.testing.assert_allclose(logits[row], expected[row, [first, second]], atol=1e-5, rtol=0)
+
+
+def test_rows_of_unlike_lengths(decoder, expected):
+    """Padding is written, and overwritten by what really follows."""
+    cache = Cache(decoder, 3, 16)
+    valid = np.array([2, 9, 5])
+    padded = np.where(np.arange(9) < valid[:, None], IDS[:, :9], 64)
+    logits = decoder.step(cache, padded, valid[:, None] - 1, valid)[:, 0]
+    np.testing.assert_allclose(logits, expected[range(3), valid - 1], atol=1e-5, rtol=0)
+    assert cache.length.tolist() == [2, 9, 5]
+    following = np.stack([IDS[row, length : length + 7] for row, length in enumerate(valid)])  # (3, 7)
+    logits = decoder.step(cache, following, everywhere(3, 7))
+    for row, length in enumerate(valid):
+        np.testing.assert_allclose(logits[row], expected[row, length : length + 7], atol=1e-5, rtol=0)
+
+
+def test_caches_of_one_decoder_are_apart(decoder, expected):
+    first, second = Cache(decoder, 1, 16), Cache(decoder, 1, 16)
+    decoder.step(first, IDS[:1, :8], everywhere(1, 8))
+    decoder.step(second, IDS[1:2, :8], everywhere(1, 8))
+    logits = decoder.step(first, IDS[:1, 8:], everywhere(1, 8))
+    np.testing.assert_allclose(logits, expected[:1, 8:], atol=1e-5, rtol=0)
+
+
+def test_a_chunk_beyond_the_capacity_is_a_fault_of_the_caller(decoder):
+    cache = Cache(decoder, 1, 8)
+    decoder.step(cache, IDS[:1, :5], everywhere(1, 5))
+    with pytest.raises(AssertionError, match="does not fit"):
+        decoder.step(cache, IDS[:1, :4], everywhere(1, 4))
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        (np.zeros((1, 17), np.int64), r"1 to 16 tokens \(block_size\) a row: got 17$"),
+        (np.zeros((2, 0), np.int64), r"1 to 16 tokens \(block_size\) a row: got 0$"),
+        (np.array([[0, 65]]), r"from 0 to 64 \(vocab_size 65\): got 0 to 65$"),
+        (np.array([[-1, 3]]), r"from 0 to 64 \(vocab_size 65\): got -1 to 3$"),
+    ],
+)
+def test_ids_that_the_model_cannot_read(ids, message, decoder, capfd):
+    with pytest.raises(InputError, match=message):
+        decoder.logits(ids)
+    assert capfd.readouterr() == ("", "")  # nor does ONNX Runtime complain
+
+
+def test_no_rows_have_no_logits(decoder):
+    assert decoder.logits(np.zeros((0, 4), np.int64)).shape == (0, 4, 65)
+
+
+def rename_input(graph: onnx.ModelProto) -> None:
+    graph.graph.input[1].name = "sequence_length"
+    for node in graph.graph.node:
+        for i, name in enumerate(node.input):
+            if name == "past_length":
+                node.input[i] = "sequence_length"
+
+
+def drop_layer(graph: onnx.ModelProto) -> None:
+    """The metadata then promise a layer less than the graph has."""
+    entry = next(entry for entry in graph.metadata_props if entry.key == "gptblock.model")
+    entry.value = entry.value.replace('"n_layer": 2', '"n_layer": 1')
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (rename_input, "inputs are input_ids, sequence_length, .* has input_ids, past_length, "),
+        (drop_layer, r"past_key_values\.1\.value; a model exported by gptblock has .*0\.value$"),
+    ],
+)
+def test_refuses_a_graph_with_other_inputs(change, message, altered):
+    session = open_session(altered(change), provider="cpu", threads=1)
+    with pytest.raises(CorruptError, match=message):
+        Decoder(session)

@@ -1,0 +1,106 @@
+"""A loaded model: where from, logits, and the forms of generate and stream."""
+
+from __future__ import annotations
+
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+import gptblock
+from gptblock.config import ModelConfig
+from gptblock.errors import InputError, NotFoundError
+from gptblock.runtime.completion import Completion
+from gptblock.runtime.model import Model, load
+
+OPTIONS = {"max_new_tokens": 20, "seed": 3}
+
+
+@pytest.mark.parametrize("as_type", [str, lambda path: path])
+@pytest.mark.parametrize("kind", ["bundle", "run folder", "lone file"])
+def test_loads_a_bundle_a_run_folder_or_a_lone_file(kind, as_type, tiny, tiny_bundle, tmp_path):
+    lone = shutil.copy(tiny_bundle / "model.onnx", tmp_path / "mine.onnx")
+    path = {"bundle": tiny_bundle, "run folder": tiny_bundle.parent, "lone file": lone}[kind]
+    model = load(as_type(path), provider="cpu", threads=1)
+    assert model.config == ModelConfig(
+        vocab_size=65, block_size=16, n_layer=2, n_head=4, n_embd=32, dropout=0.2, init="torch"
+    )
+    assert model.provider.name == "cpu"
+    assert model.generate("A", **OPTIONS).text == tiny.generate("A", **OPTIONS).text
+
+
+def test_the_default_is_the_run_of_the_working_folder(tiny, tiny_bundle, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(tiny_bundle, "artifacts/model/bundle")
+    assert load(provider="cpu", threads=1).config == tiny.config
+
+
+def test_a_precision_that_is_not_there(tiny_bundle):
+    with pytest.raises(NotFoundError, match="has no int8 graph; it has fp32"):
+        load(tiny_bundle, precision="int8")
+
+
+def test_the_package_offers_it():
+    assert gptblock.load is load
+    assert (gptblock.Model, gptblock.Completion) == (Model, Completion)
+    with pytest.raises(AttributeError, match="no attribute 'lode'"):
+        gptblock.lode  # noqa: B018
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint8])
+def test_logits_of_integers_of_any_kind(dtype, tiny, tiny_model):
+    ids = np.random.default_rng(0).integers(0, 65, size=(2, 16))
+    logits = tiny.logits(ids.astype(dtype))
+    assert (logits.shape, logits.dtype) == ((2, 16, 65), np.float32)
+    with torch.no_grad():
+        np.testing.assert_allclose(logits, tiny_model(torch.from_numpy(ids)).numpy(), atol=1e-5, rtol=0)
+    np.testing.assert_array_equal(tiny.logits(ids.tolist()), logits)
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([1, 2], r"must be integers \(B, T\): got int64 of shape \(2,\)"),
+        ([[[1]]], r"must be integers \(B, T\): got int64 of shape \(1, 1, 1\)"),
+        ([[1.0]], r"must be integers \(B, T\): got float64 of shape \(1, 1\)"),
+        ([[True]], r"must be integers \(B, T\): got bool of shape \(1, 1\)"),
+        ([["a"]], r"must be integers \(B, T\): got <U1 of shape \(1, 1\)"),
+        ([[1, 2], [3]], r"must be integers \(B, T\): got rows of unlike lengths"),
+        (np.zeros((1, 17), int), "1 to 16 tokens .* got 17"),
+        (np.zeros((1, 0), int), "1 to 16 tokens .* got 0"),
+        ([[65]], "from 0 to 64 .* got 65 to 65"),
+        (np.array([[2**64 - 1]], np.uint64), "from 0 to 64"),
+    ],
+)
+def test_ids_that_are_refused(ids, message, tiny):
+    with pytest.raises(InputError, match=message) as raised:
+        tiny.logits(ids)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_string_gives_a_completion_and_a_list_gives_lists(tiny):
+    one = tiny.generate("A", **OPTIONS)
+    assert isinstance(one, Completion)
+    many = tiny.generate(["A", "ROMEO:"], num_samples=2, **OPTIONS)
+    assert [[done.prompt for done in samples] for samples in many] == [["A", "A"], ["ROMEO:", "ROMEO:"]]
+    assert many[0][0].text == one.text
+    assert tiny.generate(("A",), **OPTIONS)[0][0].text == one.text
+    assert tiny.generate([], **OPTIONS) == []
+    assert tiny.generate(**OPTIONS).prompt == ""
+
+
+def test_several_samples_of_a_string_are_refused(tiny):
+    with pytest.raises(InputError, match=r"pass \['A'\] to get a list of samples"):
+        tiny.generate("A", num_samples=2)
+    with pytest.raises(InputError, match="a stream has one sample: got num_samples = 2"):
+        tiny.stream("A", num_samples=2)
+
+
+def test_a_stream_ends_in_its_completion(tiny):
+    stream = tiny.stream("A", **OPTIONS)
+    first = next(stream)
+    done = stream.completions()[0]  # the rest is run
+    assert done.text == tiny.generate("A", **OPTIONS).text
+    assert done.text.startswith(first)
+    assert list(stream) == []
