@@ -1,0 +1,71 @@
+"""The model card: README.md of a bundle, with code that runs the model where not even gptblock is."""
+
+from __future__ import annotations
+
+from gptblock.bundle.manifest import FileEntry, Manifest
+
+# Runs as it stands in the bundle's folder; the tests run it in a process without gptblock.
+SNIPPET = """\
+import json
+import numpy as np
+import onnxruntime as ort
+
+session = ort.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
+metadata = session.get_modelmeta().custom_metadata_map
+model, vocab = json.loads(metadata["gptblock.model"]), json.loads(metadata["gptblock.tokenizer"])["vocab"]
+ids = [0]
+for _ in range(100):
+    window = np.array([ids[-model["block_size"]:]])  # (1, T)
+    T, feeds = window.shape[1], {"input_ids": window, "past_length": np.zeros(1, np.int64)}
+    caches = [i.name for i in session.get_inputs() if i.name.startswith("past_key_values")]
+    feeds |= {name: np.zeros((1, T, model["n_embd"]), np.float32) for name in caches}
+    ids.append(int(session.run(["logits"], feeds | {"logits_positions": np.array([[T - 1]])})[0].argmax()))
+print("".join(vocab[i] for i in ids[1:]))
+"""
+
+
+def model_card(manifest: Manifest) -> str:
+    """The card as Markdown: what the model is, what it was trained on, what was proved, how to run it."""
+    model = manifest.model
+    parts = [
+        "# A gptblock model\n",
+        f"A character-level GPT: {model.n_layer} layers, {model.n_head} heads, width {model.n_embd}, "
+        f"context {model.block_size} tokens, vocabulary {model.vocab_size}.\n",
+        _training(manifest),
+        "## Files\n",
+        _files(manifest.files),
+        "## Proof\n",
+        "Each file was compared with eager PyTorch on the CPU when it was exported. `gptblock verify` "
+        "repeats the proof on the machine that runs it.\n",
+        *(_proof(name, entry) for name, entry in manifest.files.items() if entry.checks),
+        "## Use\n",
+        f"With gptblock: `pip install 'gptblock[cpu]'`, then `gptblock generate` with this folder. With "
+        f"onnxruntime {manifest.minimum_onnxruntime} or newer alone, greedily and without the cache:\n",
+        f"```python\n{SNIPPET}```\n",
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _training(manifest: Manifest) -> str:
+    training = manifest.training
+    if training is None:
+        return ""
+    return (
+        "## Training\n\n"
+        "| | |\n| --- | --- |\n"
+        f"| data | {training.data} (SHA-256 {training.data_sha256}) |\n"
+        f"| steps | {training.steps} |\n"
+        f"| training loss | {training.train_loss:.4f} nats a token |\n"
+        f"| validation loss | {training.val_loss:.4f} nats a token |\n"
+        f"| command | `{training.command}` |\n"
+    )
+
+
+def _files(files: dict[str, FileEntry]) -> str:
+    rows = [f"| {name} | {entry.precision or ''} | {entry.size} |" for name, entry in files.items()]
+    return "\n".join(["| file | precision | bytes |", "| --- | --- | --- |", *rows]) + "\n"
+
+
+def _proof(name: str, entry: FileEntry) -> str:
+    rows = [f"| {c.name} | {c.cases} | {c.worst:.2g} | {c.allowed:.2g} |" for c in entry.checks]
+    return "\n".join([f"| {name} | cases | worst | allowed |", "| --- | --- | --- | --- |", *rows]) + "\n"

@@ -1,0 +1,96 @@
+"""The module that is exported: the model over chunks of tokens, with a key/value cache written in place.
+
+Contract of the graph (B rows, T new tokens each, K positions wanted, `capacity` tokens of cache):
+
+    input_ids                       int64 (B, T)
+    past_length                     int64 (B,)              tokens of each row already in the cache
+    logits_positions                int64 (B, K)            which of the T positions get logits
+    past_key_values.{i}.key|value   float (B, capacity, C)  one pair a layer
+    logits                          float (B, K, vocab_size)
+    present.{i}.key|value           float (B, capacity, C)  the same buffers, where the caller binds them so
+
+Rows may have different lengths. A row's chunk is written at past_length .. past_length + T, padding
+included, so past_length + T must not exceed the capacity; what padding wrote is overwritten by the row's
+next chunk, which starts at its valid length.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from gptblock.model.block import Block
+from gptblock.model.gpt import GPT
+
+# The first standard opset with TensorScatter, and with Attention over a cache of valid lengths.
+OPSET = 24
+
+
+class CachedGPT(nn.Module):
+    """A GPT as the exporter sees it. Shares the model's weights; holds none of its own."""
+
+    def __init__(self, model: GPT) -> None:
+        super().__init__()
+        self.model = model
+        self.block_size = model.config.block_size
+        self.n_head = model.config.n_head
+        self.scale = model.config.head_size**-0.5
+
+    def forward(
+        self,
+        input_ids: Tensor,  # (B, T)
+        past_length: Tensor,  # (B,)
+        logits_positions: Tensor,  # (B, K)
+        past_key_values: list[Tensor],  # n_layer pairs of (B, capacity, C)
+    ) -> tuple[Tensor, ...]:
+        time = input_ids.shape[1]
+        positions = past_length[:, None] + torch.arange(time)  # (B, T)
+        positions = positions.clamp(max=self.block_size - 1)  # padding may reach past the table
+        x = self.model.token_embedding(input_ids) + self.model.position_embedding(positions)  # (B, T, C)
+        present: list[Tensor] = []
+        for i, block in enumerate(self.model.blocks):
+            assert isinstance(block, Block)
+            key, value = past_key_values[2 * i], past_key_values[2 * i + 1]
+            x, key, value = self._block(block, x, key, value, past_length)
+            present += [key, value]
+        # Only the positions somebody reads go through the norm and the head.
+        wanted = logits_positions[:, :, None].expand(-1, -1, x.shape[-1])  # (B, K, C)
+        x = x.gather(1, wanted)  # (B, T, C) -> (B, K, C)
+        return self.model.lm_head(self.model.ln_f(x)), *present
+
+    def _block(
+        self, block: Block, x: Tensor, key: Tensor, value: Tensor, past_length: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = block.attention.qkv(block.ln1(x)).chunk(3, dim=-1)  # 3 x (B, T, C)
+        key, value = scatter(key, k, past_length), scatter(value, v, past_length)  # (B, capacity, C)
+        y = attend(q, key, value, past_length + x.shape[1], self.n_head, self.scale)  # (B, T, C)
+        x = x + block.attention.proj(y)
+        return x + block.feedforward(block.ln2(x)), key, value
+
+
+def scatter(cache: Tensor, new: Tensor, past_length: Tensor) -> Tensor:
+    """ONNX TensorScatter: `new` (B, T, C) written into `cache` (B, capacity, C) from past_length on."""
+    return torch.onnx.ops.symbolic(
+        "TensorScatter",
+        (cache, new, past_length),
+        {"axis": 1},
+        dtype=cache.dtype,
+        shape=cache.shape,
+        version=OPSET,
+    )
+
+
+def attend(q: Tensor, key: Tensor, value: Tensor, length: Tensor, n_head: int, scale: float) -> Tensor:
+    """ONNX Attention: `q` (B, T, C) over a cache of which `length` (B,) tokens are there -> (B, T, C).
+
+    The kernel aligns the causal mask so that the last query sees all `length` tokens; `length` counts
+    the chunk's padding too, for otherwise its first queries would see too little.
+    """
+    return torch.onnx.ops.symbolic(
+        "Attention",
+        (q, key, value, None, None, None, length),
+        {"is_causal": 1, "q_num_heads": n_head, "kv_num_heads": n_head, "scale": scale},
+        dtype=q.dtype,
+        shape=q.shape,
+        version=OPSET,
+    )

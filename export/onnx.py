@@ -1,0 +1,109 @@
+"""The model as an ONNX file: opset 24, standard operators only, self-contained."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from gptblock.bundle.manifest import ModelMetadata
+from gptblock.config import ModelConfig
+from gptblock.errors import MissingExtraError
+from gptblock.export.graph import OPSET, CachedGPT
+from gptblock.model.gpt import GPT
+
+if TYPE_CHECKING:
+    from torch.onnx import ONNXProgram
+
+# A protobuf message cannot be larger than 2 GiB; larger weights go to a second file.
+LARGEST_SINGLE_FILE = 2**31 - 2**20
+
+
+def export_onnx(
+    model: GPT, path: Path, metadata: ModelMetadata, *, largest_single_file: int = LARGEST_SINGLE_FILE
+) -> list[Path]:
+    """Write `model` to `path` with `metadata` inside, and return the files written.
+
+    One file; above `largest_single_file` bytes of weights a second, `<path>.data`, lies beside it.
+    The model is exported in eval mode, whatever its mode; its mode is restored.
+    """
+    was_training = model.training
+    model.eval()
+    try:
+        with _quiet():
+            program = _program(CachedGPT(model))
+    finally:
+        model.train(was_training)
+    _drop_traces(program)
+    program.model.graph.name = "gptblock"
+    program.model.producer_name = "gptblock"
+    program.model.metadata_props.update(metadata.to_metadata())
+    weights = sum(parameter.nbytes for parameter in model.parameters())
+    external = weights > largest_single_file
+    program.save(path, external_data=external)
+    return [path, path.with_name(path.name + ".data")] if external else [path]
+
+
+def _example(config: ModelConfig, device: torch.device) -> tuple[object, ...]:
+    """Inputs to follow the module with. No size is 1: torch would bake that into the graph."""
+    batch, time, kept, capacity = 2, 2, 2, 4
+    return (
+        torch.zeros(batch, time, dtype=torch.int64, device=device),
+        torch.zeros(batch, dtype=torch.int64, device=device),
+        torch.zeros(batch, kept, dtype=torch.int64, device=device),
+        [torch.zeros(batch, capacity, config.n_embd, device=device) for _ in range(2 * config.n_layer)],
+    )
+
+
+def _program(module: CachedGPT) -> ONNXProgram:
+    """Run torch's exporter, with names for the inputs, outputs and sizes that vary."""
+    config = module.model.config
+    B, T, K, capacity = (torch.export.Dim(name) for name in ("batch", "time", "kept", "capacity"))
+    pairs = [f"{i}.{part}" for i in range(config.n_layer) for part in ("key", "value")]
+    program = torch.onnx.export(
+        module,
+        _example(config, module.model.lm_head.weight.device),
+        dynamo=True,
+        opset_version=OPSET,
+        verbose=False,
+        external_data=False,
+        input_names=[
+            "input_ids",
+            "past_length",
+            "logits_positions",
+            *(f"past_key_values.{pair}" for pair in pairs),
+        ],
+        output_names=["logits", *(f"present.{pair}" for pair in pairs)],
+        dynamic_shapes=({0: B, 1: T}, {0: B}, {0: B, 1: K}, [{0: B, 1: capacity}] * len(pairs)),
+    )
+    assert program is not None
+    return program
+
+
+def _drop_traces(program: ONNXProgram) -> None:
+    """Remove from each node where in whose source files it stands: large, and nobody else's business."""
+    graph = program.model.graph
+    values = [*graph.inputs, *graph.initializers.values(), *(out for node in graph for out in node.outputs)]
+    for part in (program.model, graph, *graph, *values):
+        part.metadata_props.clear()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """torch's exporter warns of its own affairs (torchvision missing, names it will drop)."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("exporting to ONNX", error.name or "onnx", "train") from None
+    finally:
+        logger.setLevel(level)

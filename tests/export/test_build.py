@@ -1,0 +1,150 @@
+"""A bundle holds what was named and was proved, or is not written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gptblock.bundle.manifest import Check
+from gptblock.bundle.store import check_files, read_manifest, read_tensors
+from gptblock.errors import ProofError
+from gptblock.export import build
+from gptblock.export.build import export_model
+from gptblock.export.parity import eager_logits, make_golden
+from gptblock.runtime.proof import Golden
+
+EVERYTHING = ["README.md", "golden.safetensors", "manifest.json", "model.onnx", "model.pt"]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_bundle_holds_exactly_what_a_deployment_needs(tiny_bundle):
+    assert names(tiny_bundle) == EVERYTHING
+    assert check_files(tiny_bundle, read_manifest(tiny_bundle)) == []
+
+
+def test_the_manifest_records_model_versions_and_proof(tiny_bundle, tiny_model, tiny_tokenizer):
+    manifest = read_manifest(tiny_bundle)
+    assert manifest.model == tiny_model.config
+    assert manifest.tokenizer == tiny_tokenizer.to_dict()
+    assert manifest.minimum_onnxruntime == "1.28"
+    assert manifest.versions["torch"].startswith(torch.__version__)
+    assert [len(manifest.files[name].checks) for name in ("model.onnx", "model.pt")] == [6, 4]
+    assert all(check.ok for entry in manifest.files.values() for check in entry.checks)
+
+
+def test_golden_vectors_are_pytorchs(tiny_bundle, tiny_model):
+    golden = Golden.from_tensors(read_tensors(tiny_bundle / "golden.safetensors"), tiny_model.config)
+    np.testing.assert_array_equal(golden.logits, eager_logits(tiny_model, golden.input_ids))
+    assert golden.logits.shape == (3, 16, 65)
+    assert len(golden.greedy_prompt) + len(golden.greedy_ids) > 16
+
+
+@pytest.mark.usefixtures("quick_parts")
+def test_an_export_replaces_the_whole_bundle(tiny_model, tiny_tokenizer, tmp_path):
+    folder = tmp_path / "bundle"
+    export_model(tiny_model, tiny_tokenizer, folder)
+    assert names(folder) == EVERYTHING
+    export_model(tiny_model, tiny_tokenizer, folder, ["onnx"])
+    assert names(folder) == [name for name in EVERYTHING if name != "model.pt"]
+    assert names(tmp_path) == ["bundle"]
+
+
+@pytest.mark.usefixtures("quick_parts")
+def test_a_failed_proof_writes_nothing(tiny_model, tiny_tokenizer, tmp_path, monkeypatch):
+    folder = tmp_path / "bundle"
+    export_model(tiny_model, tiny_tokenizer, folder, ["onnx"])
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    seen: list[tuple[str, bool]] = []
+    failing = [Check("logits at every length", 32, float("nan"), 1e-5)]
+    monkeypatch.setattr(build, "prove_onnx", lambda *_: failing)
+    with pytest.raises(
+        ProofError, match=r"model\.onnx does not reproduce the model \(logits at every length\)"
+    ) as caught:
+        export_model(
+            tiny_model,
+            tiny_tokenizer,
+            folder,
+            on_proof=lambda name, checks: seen.append((name, all(check.ok for check in checks))),
+        )
+    assert caught.value.exit_code == 5
+    assert seen == [("model.onnx", False)]
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    assert names(tmp_path) == ["bundle"]
+
+
+@pytest.fixture
+def quick_parts(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies in place of the exporters, whose own tests are elsewhere: here it is about the folder."""
+    monkeypatch.setattr(
+        build, "export_onnx", lambda _model, path, _metadata: shutil.copy(tiny_bundle / "model.onnx", path)
+    )
+    monkeypatch.setattr(
+        build, "export_torchscript", lambda _model, path: shutil.copy(tiny_bundle / "model.pt", path)
+    )
+
+
+# What strangers do with a bundle: a process that cannot import gptblock, in the bundle's folder.
+
+BLOCKED = "import sys\nsys.modules['gptblock'] = None\n"
+
+
+def run_alone(code: str, folder: Path) -> str:
+    result = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", BLOCKED + code],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_the_model_cards_snippet_runs_without_gptblock(tiny_bundle, tiny_model, tiny_tokenizer):
+    card = (tiny_bundle / "README.md").read_text(encoding="utf-8")
+    snippet = card.split("```python\n")[1].split("```")[0]
+    assert len(snippet.splitlines()) <= 15
+    from gptblock.config import SamplingConfig
+
+    reference = tiny_model.generate(
+        torch.zeros(1, 1, dtype=torch.int64), 100, SamplingConfig(temperature=0.0), seed=0
+    )
+    assert run_alone(snippet, tiny_bundle) == tiny_tokenizer.decode(reference[0, 1:].numpy()) + "\n"
+
+
+def test_the_torchscript_file_runs_without_gptblock(tiny_bundle, tiny_model):
+    code = (
+        "import json, torch\n"
+        "model = torch.jit.load('model.pt')\n"
+        "ids = torch.arange(16)[None]\n"
+        "print(json.dumps([model(ids)[0, -1].tolist(), model.generate(ids, 20, 0.0, 0)[0].tolist()]))"
+    )
+    logits, ids = json.loads(run_alone(code, tiny_bundle))
+    from gptblock.config import SamplingConfig
+
+    start = torch.arange(16)[None]
+    with torch.no_grad():
+        np.testing.assert_allclose(logits, tiny_model(start)[0, -1].numpy(), atol=1e-6)
+    assert ids == tiny_model.generate(start, 20, SamplingConfig(temperature=0.0), seed=0)[0].tolist()
+
+
+def test_the_model_card_states_the_model_and_its_proof(tiny_bundle):
+    card = (tiny_bundle / "README.md").read_text(encoding="utf-8")
+    assert "2 layers, 4 heads, width 32, context 16 tokens, vocabulary 65" in card
+    for check in read_manifest(tiny_bundle).files["model.onnx"].checks:
+        assert f"| {check.name} | {check.cases} |" in card
+
+
+def test_the_golden_text_is_long_enough_to_slide(make_model):
+    golden = make_golden(make_model(n_layer=1, block_size=1))
+    assert (len(golden.greedy_prompt), len(golden.greedy_ids)) == (1, 24)

@@ -1,0 +1,260 @@
+"""The proof holds for models of every kind, and fails for a graph with a fault of any kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import helper, numpy_helper
+
+from gptblock.errors import CorruptError
+from gptblock.export import onnx as exporter
+from gptblock.export.graph import CachedGPT
+from gptblock.export.parity import make_golden, prove_onnx, prove_torchscript
+from gptblock.export.torchscript import export_torchscript
+from gptblock.model.gpt import GPT, loss
+
+LOGITS, STAY, MOVE = (
+    "logits at every length",
+    "causality: earlier logits stay",
+    "causality: later logits move",
+)
+CHUNKS, RAGGED, GREEDY = "cache: chunks of any split", "cache: rows of unlike lengths", "greedy text"
+
+
+def failures(checks) -> set[str]:
+    return {check.name for check in checks if not check.ok}
+
+
+def trained(model: GPT) -> GPT:
+    """Some steps on a text that repeats itself, until the model is sure of what comes next."""
+    text = torch.arange(400) % model.config.vocab_size
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for step in range(150):
+        start = step % 50
+        batch = torch.stack([text[start + i : start + i + 17] for i in range(8)])
+        optimizer.zero_grad()
+        value = loss(model(batch[:, :-1]), batch[:, 1:])
+        value.backward()
+        optimizer.step()
+    assert value < 1.0
+    return model
+
+
+def scaled_up(model: GPT) -> GPT:
+    """Weights ten times as large: scores far apart, attention nearly one-hot, logits in the hundreds."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("weight") and parameter.dim() == 2:
+                parameter.mul_(10)
+    return model
+
+
+MODELS: dict[str, tuple[dict[str, object], Callable[[GPT], GPT]]] = {
+    "fresh": ({"init": "gpt2", "n_layer": 1}, lambda model: model),
+    "trained": ({"n_layer": 1}, trained),
+    "scaled up": ({"n_layer": 2}, scaled_up),
+    "one head": ({"n_head": 1, "n_layer": 1}, lambda model: model),
+    "all sizes equal": (
+        {"n_head": 2, "n_embd": 2, "n_layer": 2, "block_size": 2, "vocab_size": 2},
+        lambda model: model,
+    ),
+    "sizes of one": (
+        {"n_head": 1, "n_embd": 1, "n_layer": 1, "block_size": 1, "vocab_size": 1},
+        lambda model: model,
+    ),
+    "odd sizes": (
+        {"n_head": 3, "n_embd": 21, "n_layer": 1, "block_size": 13, "vocab_size": 5},
+        lambda model: model,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_both_formats_reproduce_the_model(kind, make_model, export_to, tmp_path):
+    changes, prepare = MODELS[kind]
+    model = prepare(make_model(**changes)).eval()
+    golden = make_golden(model)
+    checks = prove_onnx(model, export_to(model, tmp_path / "model.onnx"), golden)
+    export_torchscript(model, tmp_path / "model.pt")
+    checks += prove_torchscript(model, tmp_path / "model.pt", golden)
+    assert failures(checks) == set()
+    if kind != "scaled up":
+        assert max(check.worst for check in checks) <= 1e-5
+
+
+def test_every_length_and_every_position_is_tried(tiny_model, tiny_bundle):
+    checks = {
+        check.name: check
+        for check in prove_onnx(tiny_model, tiny_bundle / "model.onnx", make_golden(tiny_model))
+    }
+    assert {name: check.cases for name, check in checks.items() if name != RAGGED} == {
+        LOGITS: 2 * 16,
+        STAY: 16,
+        MOVE: 16,
+        CHUNKS: 10,
+        GREEDY: 24,
+    }
+    assert checks[RAGGED].cases >= 9
+
+
+def altered(source: Path, target: Path, change: Callable[[onnx.ModelProto], None]) -> Path:
+    model = onnx.load(source)
+    change(model)
+    onnx.save(model, target)
+    return target
+
+
+def one_weight(model: onnx.ModelProto) -> None:
+    """One number of one matrix, by 0.01."""
+    tensor = next(t for t in model.graph.initializer if list(t.dims) == [32, 96])
+    values = numpy_helper.to_array(tensor).copy()
+    values[5, 40] += 0.01
+    tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+
+
+def no_mask(model: onnx.ModelProto) -> None:
+    for node in model.graph.node:
+        if node.op_type == "Attention":
+            next(a for a in node.attribute if a.name == "is_causal").i = 0
+
+
+def wrong_scale(model: onnx.ModelProto) -> None:
+    """n_embd ** -0.5, as in an early version of the lecture."""
+    for node in model.graph.node:
+        if node.op_type == "Attention":
+            next(a for a in node.attribute if a.name == "scale").f = 32**-0.5
+
+
+def _shift(model: onnx.ModelProto, operator: str, argument: int, by: int) -> None:
+    """Add `by` to an int64 input of every `operator`."""
+    model.graph.initializer.append(numpy_helper.from_array(np.array([by], np.int64), "by"))
+    nodes = []
+    for node in model.graph.node:
+        if node.op_type == operator:
+            name = f"{node.name}_shifted"
+            nodes.append(helper.make_node("Add", [node.input[argument], "by"], [name]))
+            node.input[argument] = name
+        nodes.append(node)
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
+
+
+def mask_one_too_near(model: onnx.ModelProto) -> None:
+    """The mask is aligned one position early: a query does not see its own token."""
+    _shift(model, "Attention", 6, -1)
+
+
+def cache_written_one_too_early(model: onnx.ModelProto) -> None:
+    """New keys and values over the last of the past."""
+    one = numpy_helper.from_array(np.array([1], np.int64), "one")
+    none = numpy_helper.from_array(np.array([0], np.int64), "none")
+    model.graph.initializer.extend([one, none])
+    for node in model.graph.node:
+        if node.op_type == "TensorScatter":
+            node.input[2] = "too_early"
+    model.graph.node.insert(0, helper.make_node("Max", ["before", "none"], ["too_early"]))
+    model.graph.node.insert(0, helper.make_node("Sub", ["past_length", "one"], ["before"]))
+
+
+def positions_from_zero(model: onnx.ModelProto) -> None:
+    """A chunk's positions start from 0, whatever the past."""
+    for node in model.graph.node:
+        if node.op_type == "Unsqueeze" and node.input[0] == "past_length":
+            zero = helper.make_node("Sub", ["past_length", "past_length"], ["no_past"])
+            node.input[0] = "no_past"
+            model.graph.node.insert(0, zero)
+            return
+    raise AssertionError("the graph has no such node any more")
+
+
+def length_1_baked_in(model: onnx.ModelProto) -> None:
+    """What an example of length 1 can leave behind: a chunk whose tokens all stand at its first position."""
+    for i, node in enumerate(model.graph.node):
+        if node.op_type == "Range":
+            zero = numpy_helper.from_array(np.array([0], np.int64), "")
+            model.graph.node.insert(i, helper.make_node("Constant", [], node.output, value=zero))
+            model.graph.node.remove(node)
+            return
+    raise AssertionError("the graph has no such node any more")
+
+
+FAULTS: list[tuple[Callable[[onnx.ModelProto], None], set[str]]] = [
+    (one_weight, {LOGITS, CHUNKS, RAGGED}),
+    (no_mask, {LOGITS, STAY, CHUNKS}),
+    (wrong_scale, {LOGITS, CHUNKS, RAGGED}),
+    (mask_one_too_near, {LOGITS, CHUNKS}),
+    (cache_written_one_too_early, {CHUNKS, RAGGED}),
+    (positions_from_zero, {CHUNKS, RAGGED}),
+    (length_1_baked_in, {LOGITS, CHUNKS, RAGGED}),
+]
+
+
+@pytest.mark.parametrize(("fault", "expected"), FAULTS, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_fault_in_the_graph_fails_the_proof(fault, expected, tiny_model, tiny_bundle, tmp_path):
+    path = altered(tiny_bundle / "model.onnx", tmp_path / "faulty.onnx", fault)
+    assert expected <= failures(prove_onnx(tiny_model, path, make_golden(tiny_model)))
+
+
+def test_positions_that_ignore_the_past_pass_every_check_without_a_cache(tiny_model, tiny_bundle, tmp_path):
+    """Why the cache is proved apart: this fault is invisible in whole sequences."""
+    path = altered(tiny_bundle / "model.onnx", tmp_path / "faulty.onnx", positions_from_zero)
+    failed = failures(prove_onnx(tiny_model, path, make_golden(tiny_model)))
+    assert not failed & {LOGITS, STAY, MOVE}
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_the_exporter_is_right_from_an_example_of_length_1_too(
+    batch, make_model, export_to, tmp_path, monkeypatch
+):
+    """Its own example avoids ones; that this graph survives them is a second line of defence."""
+    model = make_model(n_layer=1)
+    example = exporter._example
+
+    def short(*args: torch.device) -> tuple[object, ...]:
+        input_ids, past_length, logits_positions, cache = example(*args)
+        return (
+            input_ids[:batch, :1],
+            past_length[:batch],
+            logits_positions[:batch, :1],
+            [each[:batch] for each in cache],
+        )
+
+    monkeypatch.setattr(exporter, "_example", short)
+    path = export_to(model, tmp_path / "model.onnx")
+    assert failures(prove_onnx(model, path, make_golden(model))) == set()
+
+
+def test_a_graph_that_does_not_run_is_one_clear_error(tiny_model, tiny_bundle, tmp_path):
+    path = altered(
+        tiny_bundle / "model.onnx", tmp_path / "faulty.onnx", lambda m: _shift(m, "Attention", 6, 99)
+    )
+    with pytest.raises(CorruptError, match=r"^the graph opens and does not run: [^\n]*Attention[^\n]*$"):
+        prove_onnx(tiny_model, path, make_golden(tiny_model))
+
+
+def test_a_torchscript_file_with_one_weight_changed_fails(make_model, tmp_path):
+    model = make_model(n_layer=1)
+    golden = make_golden(model)
+    other = make_model(n_layer=1)
+    with torch.no_grad():
+        other.blocks[0].attention.qkv.weight[5, 4] += 0.01
+    export_torchscript(other, tmp_path / "model.pt")
+    assert LOGITS in failures(prove_torchscript(model, tmp_path / "model.pt", golden))
+
+
+def test_a_model_blind_to_its_input_does_not_pass_for_causal(make_model, export_to, tmp_path):
+    """A constant model keeps earlier logits still; that later ones do not move gives it away."""
+    model = make_model(n_layer=1)
+    with torch.no_grad():
+        model.lm_head.weight.zero_()
+    checks = prove_onnx(model, export_to(model, tmp_path / "model.onnx"), make_golden(model))
+    assert failures(checks) == {MOVE}
+
+
+def test_the_exported_module_shares_the_weights(tiny_model):
+    assert {id(p) for p in CachedGPT(tiny_model).parameters()} == {id(p) for p in tiny_model.parameters()}
