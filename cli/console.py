@@ -24,15 +24,10 @@ def stdout() -> Console:
 
 @functools.cache
 def stderr() -> Console:
-    """A console on stderr. Where nobody reads it any more, the command goes on without."""
+    """A console on stderr, for a live display."""
     from rich.console import Console
 
-    class News(Console):
-        def on_broken_pipe(self) -> None:
-            self.quiet = True
-            discard(sys.stderr)
-
-    return News(stderr=True, soft_wrap=True, highlight=False, emoji=False)
+    return Console(stderr=True, highlight=False, emoji=False)
 
 
 def write(text: str) -> None:
@@ -63,8 +58,13 @@ def write_json(value: object) -> None:
 
 
 def say(message: str) -> None:
-    """One line of news on stderr."""
-    stderr().print(message, markup=False)
+    """One line of news on stderr. Where nobody reads it any more, the command goes on without."""
+    if sys.stderr is None:  # closed (2>&-), for which print would take stdout
+        return
+    try:
+        print(message, file=sys.stderr, flush=True)  # not rich's, which takes longer to import than to run
+    except BrokenPipeError:
+        discard(sys.stderr)
 
 
 def ignore(message: str) -> None:
@@ -73,5 +73,4 @@ def ignore(message: str) -> None:
 
 def complain(message: str) -> None:
     """One error on stderr."""
-    stderr().print("[bold red]error:[/] ", end="")
-    stderr().print(message, markup=False)
+    say(f"error: {message}")

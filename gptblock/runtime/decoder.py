@@ -31,12 +31,14 @@ class Cache:
         self.binding.bind_output("logits", "cpu")  # first, so that it is output 0 from now on
         provider = decoder.session.provider
         width = decoder.metadata.model.n_embd
+        self._buffers = []  # held here: on the CPU they are numpy's memory, which no binding keeps alive
         for name in decoder.cache_names:
             # zeros, not whatever the memory held: a NaN there would survive being masked
             zeros = np.zeros((batch, capacity, width), decoder.cache_dtype)
             buffer = onnxruntime.OrtValue.ortvalue_from_numpy(zeros, provider.name, provider.device_id)
             self.binding.bind_ortvalue_input(f"past_key_values.{name}", buffer)
             self.binding.bind_ortvalue_output(f"present.{name}", buffer)
+            self._buffers.append(buffer)
 
 
 class Decoder:

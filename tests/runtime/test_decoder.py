@@ -74,6 +74,15 @@ def test_caches_of_one_decoder_are_apart(decoder, expected):
     np.testing.assert_allclose(logits, expected[:1, 8:], atol=1e-5, rtol=0)
 
 
+def test_a_cache_keeps_its_memory(decoder, expected):
+    cache = Cache(decoder, 3, 16)
+    taken = [np.full((3, 16, 32), np.nan, np.float32) for _ in range(100)]  # all of that size that is free
+    decoder.step(cache, IDS[:, :8], everywhere(3, 8))
+    logits = decoder.step(cache, IDS[:, 8:], everywhere(3, 8))
+    np.testing.assert_allclose(logits, expected[:, 8:], atol=1e-5, rtol=0)
+    assert all(np.isnan(array).all() for array in taken)
+
+
 def test_a_chunk_beyond_the_capacity_is_a_fault_of_the_caller(decoder):
     cache = Cache(decoder, 1, 8)
     decoder.step(cache, IDS[:1, :5], everywhere(1, 5))

@@ -153,6 +153,13 @@ def test_a_greedy_text_that_differs_is_worth_the_preference(third, scores, worst
     assert check.ok is (worst <= 0.1)
 
 
+def test_a_greedy_text_that_ends_early_fails():
+    golden = Golden(IDS, causal(IDS), PROMPT, TEXT)
+    check = check_greedy(causal, TEXT[:3], golden, allowed=1.0)
+    assert np.isnan(check.worst)
+    assert not check.ok
+
+
 def test_a_greedy_text_that_agrees_needs_no_logits():
     golden = Golden(IDS, causal(IDS), PROMPT, TEXT)
     assert check_greedy(lambda _: pytest.fail("not needed"), TEXT, golden, allowed=0.0).worst == 0.0

@@ -1,0 +1,86 @@
+"""The program `gptblock`: its commands, and how errors become exit codes.
+
+Exit codes: 0 done (a closed pipe too); 1 unexpected, or training diverged; 2 usage or bad input;
+3 bundle or run missing, corrupt or not ours; 4 provider or extra not available; 5 proof failed;
+130 interrupted (after saving).
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, ParamSpec
+
+import typer
+
+import gptblock
+from gptblock.cli.console import complain, discard
+from gptblock.cli.doctor import doctor
+from gptblock.cli.export import export
+from gptblock.cli.generate import generate
+from gptblock.cli.inspect import inspect
+from gptblock.cli.train import train
+from gptblock.cli.verify import verify
+from gptblock.errors import GptblockError
+
+P = ParamSpec("P")
+
+app = typer.Typer(
+    name="gptblock",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+
+
+def _ending_well(command: Callable[P, None]) -> Callable[P, None]:
+    """The command with its errors turned into one message on stderr and an exit code."""
+
+    @functools.wraps(command)
+    def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+            sys.stdout.flush()
+        except GptblockError as error:
+            complain(str(error))
+            raise typer.Exit(error.exit_code) from None
+        except BrokenPipeError:
+            discard(sys.stdout)  # whoever read it has had enough; what is buffered must not raise at exit
+        except OSError as error:  # a full disk, a folder that may not be written
+            discard(sys.stdout)
+            complain(f"the system refuses: {error}")
+            raise typer.Exit(GptblockError.exit_code) from None
+
+    return run
+
+
+for command in (train, export, generate, verify, inspect, doctor):
+    app.command()(_ending_well(command))
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"gptblock {gptblock.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Train a small GPT, export it with proof, and run it where there is no torch."""
+
+
+def main() -> None:
+    """The console script."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # started with it closed
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - until the process ends
+    app(prog_name="gptblock")

@@ -1,0 +1,58 @@
+"""`gptblock export`: a run becomes a bundle, with proof."""
+
+from __future__ import annotations
+
+import importlib.util
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Literal, get_args
+
+import typer
+
+from gptblock.cli.console import ignore, say
+from gptblock.cli.options import Quiet
+from gptblock.cli.table import print_proof
+from gptblock.errors import MissingExtraError
+
+
+class FormatName(StrEnum):
+    """`gptblock.export.build.Format` for Typer, which takes no list of a Literal."""
+
+    ONNX = "onnx"
+    TORCHSCRIPT = "torchscript"
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="A folder that `gptblock train` wrote.")] = Path(
+        "artifacts/model"
+    ),
+    format_: Annotated[
+        list[FormatName] | None,
+        typer.Option(
+            "--format",
+            help="Repeat for several; model.onnx is always written.",
+            show_default="onnx and torchscript",
+        ),
+    ] = None,
+    checkpoint: Annotated[
+        Literal["best", "last"], typer.Option(help="The lowest validation loss, or the last step.")
+    ] = "best",
+    quiet: Quiet = False,
+) -> None:
+    """Export a run to RUN/bundle, proving each file against PyTorch.
+
+    The bundle is replaced as a whole by what is named here. A file that fails its proof writes nothing
+    (exit 5).
+    """
+    for package in ("torch", "onnx", "onnxscript"):
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtraError("gptblock export", package, "train")
+    from gptblock.export.build import Format
+    from gptblock.export.build import export as export_run
+
+    formats: list[Format] = [name for name in get_args(Format) if not format_ or name in format_]
+    manifest = export_run(run, formats, checkpoint=checkpoint, on_proof=print_proof)
+    tell = ignore if quiet else say
+    megabytes = sum(entry.size for entry in manifest.files.values()) / 1e6
+    tell(f"wrote {run / 'bundle'}: {', '.join(manifest.files)} ({megabytes:.1f} MB)")
+    tell(f"next: gptblock generate {run}")
