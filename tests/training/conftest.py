@@ -31,6 +31,7 @@ def config(corpus: Path) -> TrainConfig:
         batch_size=4,
         max_iters=20,
         warmup_iters=3,
+        learning_rate=2e-3,
         eval_interval=6,
         eval_iters=2,
         device="cpu",

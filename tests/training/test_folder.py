@@ -96,13 +96,16 @@ def test_reading_a_broken_configuration(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        (TrainConfig(), "gptblock train pydoc --preset quick"),
+        (train_config("quick"), "gptblock train pydoc --preset quick"),
         (train_config("lecture", overrides={"seed": 7}), "gptblock train pydoc --preset lecture --seed 7"),
         (
-            TrainConfig(data="my text.txt", max_iters=9, min_lr=0.0),
+            train_config("quick", overrides={"data": "my text.txt", "max_iters": 9, "min_lr": 0.0}),
             "gptblock train 'my text.txt' --preset quick --max-iters 9 --min-lr 0.0",
         ),
-        (TrainConfig(lr_decay_iters=9), "gptblock train pydoc --preset quick --lr-decay-iters 9"),
+        (
+            train_config("quick", overrides={"lr_decay_iters": 9}),
+            "gptblock train pydoc --preset quick --lr-decay-iters 9",
+        ),
     ],
 )
 def test_the_command_of_a_configuration(config: TrainConfig, expected: str) -> None:
