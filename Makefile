@@ -1,0 +1,48 @@
+# Needs Python 3.11 or later and a package index; every target installs what it uses.
+PYTHON ?= python3
+BIN := .venv/bin
+RUNTIME := .venv-runtime/bin
+DEMO := artifacts/make-demo
+
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: help demo test lint wheel docs clean
+
+help:  ## print these lines
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: .venv/.installed wheel  ## train about a minute on real text, export with proof, generate where there is no torch
+	$(BIN)/gptblock train pydoc --preset quick --overwrite --out $(DEMO)
+	$(BIN)/gptblock export $(DEMO)
+	$(PYTHON) -m venv --clear .venv-runtime
+	$(RUNTIME)/pip install -q -c constraints.txt "$$(ls dist/gptblock-*.whl)[cpu]"
+	@$(RUNTIME)/python -c "from importlib.util import find_spec; assert not find_spec('torch')"
+	@echo "--- from here on in .venv-runtime, which has never had torch in it ---"
+	$(RUNTIME)/gptblock verify $(DEMO)
+	$(RUNTIME)/gptblock generate $(DEMO) -n 300
+
+# A file's tests stay in one process, for they share fixtures; one thread each, or they fight for the cores.
+test: .venv/.installed  ## run the tests, in two processes
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+lint: .venv/.installed  ## check style, format, types, and who imports whom
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+wheel: .venv/.installed  ## build the wheel into dist/
+	rm -rf build dist
+	$(BIN)/pip wheel -q --no-deps --wheel-dir dist .
+	@ls dist
+
+docs: .venv/.installed  ## write docs/cli.md from the commands
+	$(BIN)/python docs/generate_cli.py
+
+clean:  ## remove environments, caches and what was built; runs in artifacts/ stay
+	rm -rf .venv .venv-runtime build dist *.egg-info .*_cache .hypothesis
+
+.venv/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -q -c constraints.txt -e '.[cpu,train,test]'
+	@touch $@

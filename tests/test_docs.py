@@ -1,0 +1,17 @@
+"""The reference of the commands is what the commands say."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+@pytest.mark.parametrize("columns", ["40", "200"])
+def test_cli_reference_is_what_the_generator_makes(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    page = runpy.run_path(str(DOCS / "generate_cli.py"))["reference"]()
+    assert (DOCS / "cli.md").read_text(encoding="utf-8") == page, "docs/cli.md is out of date: make docs"
