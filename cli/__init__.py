@@ -1,0 +1,1 @@
+"""The program `gptblock`, one file a command."""

@@ -1,4 +1,4 @@
-"""The program as a whole: exit codes, errors in one message, closed pipes, version."""
+"""How commands end: exit codes, errors in one message, closed pipes, a full disk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
-import gptblock
 from gptblock import errors
 from gptblock.cli.app import app
 
@@ -89,34 +88,6 @@ def test_usage_that_is_wrong(arguments):
     assert result.exit_code == 2
     assert result.stdout == ""
     assert "Usage: " in result.stderr
-
-
-def test_version():
-    result = call("--version")
-    assert (result.exit_code, result.stdout) == (0, f"gptblock {gptblock.__version__}\n")
-
-
-def test_help_names_every_command():
-    result = call("--help")
-    assert result.exit_code == 0
-    for command in ("train", "export", "generate", "verify", "inspect", "doctor"):
-        assert f" {command} " in result.stdout
-        assert call(command, "-h").exit_code == 0
-
-
-def test_help_imports_nothing_heavy():
-    code = (
-        "import sys; from gptblock.cli.app import main; sys.argv[1:] = ['generate', '--help']\n"
-        "try: main()\n"
-        "finally: print(*sys.modules, file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "--temperature" in done.stdout
-    loaded = {name.split(".")[0] for name in done.stderr.split()}
-    assert "gptblock" in loaded
-    assert loaded.isdisjoint(
-        {"numpy", "torch", "onnx", "onnxscript", "onnxruntime", "matplotlib", "safetensors"}
-    )
 
 
 @pytest.mark.parametrize(
