@@ -50,6 +50,9 @@ def _ending_well(command: Callable[P, None]) -> Callable[P, None]:
             raise typer.Exit(error.exit_code) from None
         except BrokenPipeError:
             discard(sys.stdout)  # whoever read it has had enough; what is buffered must not raise at exit
+        except MemoryError as error:
+            complain(f"out of memory: {error or 'less would do: fewer tokens, samples or prompts at once'}")
+            raise typer.Exit(GptblockError.exit_code) from None
         except OSError as error:  # a full disk, a folder that may not be written
             discard(sys.stdout)
             complain(f"the system refuses: {error}")

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from gptblock.cli.console import ignore, say, write, write_json
-from gptblock.cli.options import BundleArgument, DeviceId, Json, Provider, Quiet, Threads
+from gptblock.cli.options import DEMO_TAKEN, BundleArgument, DeviceId, Json, Provider, Quiet, Threads
 from gptblock.errors import InputError
 
 PROMPT, SAMPLING, OUTPUT = "Prompt", "Sampling", "Output"
@@ -100,7 +100,7 @@ def generate(
     prompts = [*(prompt or []), *([] if prompt_file is None else [_read(prompt_file)])] or [""]
     location = find_bundle(bundle)
     if location.is_demo:
-        tell("model: the demo that ships with gptblock, for there is no artifacts/model here")
+        tell(DEMO_TAKEN)
     model = load(location.path, precision=precision, provider=provider, threads=threads, device_id=device_id)
     tell(f"provider: {model.provider.name} ({model.provider.reason})")
     generation = Generation(

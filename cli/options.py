@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 MACHINE = "Machine"
+DEMO_TAKEN = "model: the demo that ships with gptblock, for there is no artifacts/model here"
 
 BundleArgument = Annotated[
     Path | None,

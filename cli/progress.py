@@ -60,7 +60,6 @@ class TrainingDisplay:
                     self._progress.task_ids[0],
                     completed=event.step,
                     loss=f"{event.loss:.4f}",
-                    rate=f"{event.learning_rate:.2e}",
                 )
             case Evaluated():
                 self._show(event)
@@ -77,16 +76,14 @@ class TrainingDisplay:
         if not stderr().is_terminal:
             return
         self._progress = Progress(
-            BarColumn(bar_width=20),
+            BarColumn(bar_width=10),
             MofNCompleteColumn(),
-            TextColumn("loss {task.fields[loss]}  val {task.fields[val]}  lr {task.fields[rate]}"),
+            TextColumn("loss {task.fields[loss]}  val {task.fields[val]}"),
             _Speed(event.tokens_per_step),
             TimeRemainingColumn(elapsed_when_finished=True),
             console=stderr(),
         )
-        self._progress.add_task(
-            "train", total=event.stop_at, completed=event.step, loss="-", val="-", rate="-"
-        )
+        self._progress.add_task("train", total=event.stop_at, completed=event.step, loss="-", val="-")
         self._progress.start()
 
     def _show(self, event: Evaluated) -> None:
@@ -95,6 +92,6 @@ class TrainingDisplay:
             self._progress.update(self._progress.task_ids[0], val=f"{now.val_loss:.4f}")
         speed = f", {now.tokens_per_second:,.0f} tokens/s" if now.tokens_per_second else ""
         say(
-            f"step {now.step}: training loss {now.train_loss:.4f}, validation loss {now.val_loss:.4f}"
+            f"step {now.step}: loss {now.train_loss:.4f}, validation {now.val_loss:.4f}"
             f"{' (best)' if event.is_best else ''}, lr {now.lr:.2e}{speed}"
         )

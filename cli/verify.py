@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict
 
 from gptblock.cli.console import say, write, write_json
-from gptblock.cli.options import BundleArgument, DeviceId, Json, Provider, Threads
+from gptblock.cli.options import DEMO_TAKEN, BundleArgument, DeviceId, Json, Provider, Threads
 from gptblock.cli.table import print_proof
 from gptblock.errors import CorruptError, ProofError
 
@@ -26,6 +26,8 @@ def verify(
     from gptblock.runtime.verify import verify as run
 
     result = run(bundle, provider=provider, threads=threads, device_id=device_id)
+    if result.is_demo:
+        say(DEMO_TAKEN)
     if json:
         write_json(
             {

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from gptblock.bundle.manifest import Check, FileEntry, Manifest, ModelMetadata, TrainingRecord
 from gptblock.bundle.store import hash_file, replace_folder, write_tensors
-from gptblock.errors import CorruptError, ProofError
+from gptblock.errors import ConfigError, CorruptError, ProofError
 from gptblock.export.card import model_card
 from gptblock.export.onnx import export_onnx
 from gptblock.export.parity import make_golden, prove_onnx, prove_torchscript
@@ -59,7 +59,14 @@ def export_model(
     training: TrainingRecord | None = None,
     on_proof: OnProof | None = None,
 ) -> Manifest:
-    """Export any model into a bundle at `folder`; `model.onnx` in fp32 is always part of it."""
+    """Export any model into a bundle at `folder`; `model.onnx` in fp32 is always part of it.
+
+    Raises ConfigError for a format that there is not, and ProofError as `export` does.
+    """
+    if unknown := set(formats) - set(get_args(Format)):
+        raise ConfigError(
+            f"formats must be of {', '.join(get_args(Format))}: got {', '.join(sorted(unknown))}"
+        )
     model = copy.deepcopy(model).cpu().eval()
     golden = make_golden(model)
     checks: dict[str, Sequence[Check]] = {}

@@ -53,12 +53,17 @@ def _training(manifest: Manifest) -> str:
     return (
         "## Training\n\n"
         "| | |\n| --- | --- |\n"
-        f"| data | {training.data} (SHA-256 {training.data_sha256}) |\n"
+        f"| data | {_cell(training.data)} (SHA-256 {training.data_sha256}) |\n"
         f"| steps | {training.steps} |\n"
         f"| training loss | {training.train_loss:.4f} nats a token |\n"
         f"| validation loss | {training.val_loss:.4f} nats a token |\n"
-        f"| command | `{training.command}` |\n"
+        f"| command | `{_cell(training.command)}` |\n"
     )
+
+
+def _cell(text: str) -> str:
+    """Text that neither ends its cell nor its code."""
+    return text.replace("|", "\\|").replace("`", "'").replace("\n", " ")
 
 
 def _files(files: dict[str, FileEntry]) -> str:

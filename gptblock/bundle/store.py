@@ -67,7 +67,7 @@ def model_path(location: Location, precision: str) -> Path:
     if precision not in graphs:
         raise NotFoundError(
             f"{folder} has no {precision} graph; it has {', '.join(sorted(filter(None, graphs))) or 'none'}: "
-            f"gptblock export RUN --precision {precision}"
+            f"give --precision one of these, or auto"
         )
     name = graphs[precision]
     path = folder / name

@@ -30,7 +30,7 @@ class Completion:
     prompt_tokens: int  # 0 for an empty prompt, which starts from token 0 as the lecture does
     completion_tokens: int
     finish_reason: FinishReason
-    tokens_per_second: float
+    tokens_per_second: float  # this row's tokens by the time of the whole call, its batch mates' included
     provider: str
     seed: int
 

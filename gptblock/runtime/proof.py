@@ -86,7 +86,15 @@ class Golden:
 
 
 def tolerance(precision: str, provider: str, logits: Logits) -> float:
-    """The largest allowed difference from `logits`; where one is infinite, no more for that."""
+    """The largest allowed difference from `logits`; where one is infinite, no more for that.
+
+    Raises CorruptError where the table has none for that precision.
+    """
+    if (precision, provider) not in TOLERANCES:
+        raise CorruptError(
+            f"a graph in {precision} cannot be proved on {provider}: tolerances are stated for "
+            f"{', '.join(' on '.join(known) for known in TOLERANCES)}; export it again (gptblock export RUN)"
+        )
     largest = float(np.abs(logits).max())
     return TOLERANCES[precision, provider] * (max(1.0, largest) if math.isfinite(largest) else 1.0)
 

@@ -23,6 +23,7 @@ class Verification:
     problems: list[str] = field(default_factory=list)  # of the files, one line each
     proofs: dict[str, list[Check]] = field(default_factory=dict)  # by graph
     unproved: list[str] = field(default_factory=list)  # what cannot be proved here, and why
+    is_demo: bool = False  # the bundle that ships with gptblock, for none was named or found
 
     @property
     def failed(self) -> list[str]:
@@ -65,7 +66,7 @@ def verify(
     folder = location.path
     manifest = read_manifest(folder)
     if problems := check_files(folder, manifest):
-        return Verification(folder, None, problems)
+        return Verification(folder, None, problems, is_demo=location.is_demo)
     golden = Golden.from_tensors(read_tensors(folder / GOLDEN_NAME), manifest.model)
     proofs: dict[str, list[Check]] = {}
     unproved = []
@@ -85,4 +86,4 @@ def verify(
             proofs[name] = prove(Decoder(session), golden)
         elif entry.precision:
             unproved.append(f"{name}: its hash holds; running it takes torch, and gptblock export proved it")
-    return Verification(folder, taken, problems, proofs, unproved)
+    return Verification(folder, taken, problems, proofs, unproved, location.is_demo)

@@ -121,7 +121,7 @@ def test_the_graph_of_a_precision(bundle: Path) -> None:
 
 def test_a_precision_that_is_not_there(bundle: Path) -> None:
     with pytest.raises(
-        NotFoundError, match="has no fp16 graph; it has fp32, int8: gptblock export RUN --precision fp16"
+        NotFoundError, match="has no fp16 graph; it has fp32, int8: give --precision one of these"
     ):
         model_path(Location(bundle, "bundle"), "fp16")
 

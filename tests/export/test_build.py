@@ -14,7 +14,7 @@ import torch
 
 from gptblock.bundle.manifest import Check
 from gptblock.bundle.store import check_files, read_manifest, read_tensors
-from gptblock.errors import ProofError
+from gptblock.errors import ConfigError, ProofError
 from gptblock.export import build
 from gptblock.export.build import export_model
 from gptblock.export.parity import eager_logits, make_golden
@@ -40,6 +40,12 @@ def test_the_manifest_records_model_versions_and_proof(tiny_bundle, tiny_model, 
     assert manifest.versions["torch"].startswith(torch.__version__)
     assert [len(manifest.files[name].checks) for name in ("model.onnx", "model.pt")] == [6, 4]
     assert all(check.ok for entry in manifest.files.values() for check in entry.checks)
+
+
+def test_a_format_that_there_is_not_is_refused(tiny_model, tiny_tokenizer, tmp_path):
+    with pytest.raises(ConfigError, match=r"^formats must be of onnx, torchscript: got tflite$"):
+        export_model(tiny_model, tiny_tokenizer, tmp_path / "bundle", ["onnx", "tflite"])
+    assert not list(tmp_path.iterdir())
 
 
 def test_golden_vectors_are_pytorchs(tiny_bundle, tiny_model):

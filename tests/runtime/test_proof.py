@@ -274,3 +274,10 @@ def without(tensors, name):
 def test_golden_vectors_of_another_model_are_refused(change, tiny, golden):
     with pytest.raises(CorruptError, match="golden vectors"):
         Golden.from_tensors(change(golden.to_tensors()), tiny.config)
+
+
+def test_a_precision_without_a_stated_tolerance_cannot_be_proved():
+    with pytest.raises(
+        CorruptError, match="a graph in int4 cannot be proved on cpu: tolerances are stated for fp32"
+    ):
+        tolerance("int4", "cpu", causal(IDS))
