@@ -104,7 +104,8 @@ def generate(
     model = load(location.path, precision=precision, provider=provider, threads=threads, device_id=device_id)
     tell(f"provider: {model.provider.name} ({model.provider.reason})")
     generation = Generation(
-        model,
+        model.decoder,
+        model.tokenizer,
         prompts,
         max_new_tokens=max_new_tokens,
         num_samples=num_samples,

@@ -6,18 +6,16 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict, get_args
+from typing import TypedDict, get_args
 
 import numpy as np
 
 from gptblock.config import Overflow, SamplingConfig
 from gptblock.errors import ConfigError
+from gptblock.runtime.decoder import Decoder
 from gptblock.runtime.generate import FinishReason, Row, decode
 from gptblock.runtime.stream import TextStream
-from gptblock.text.tokenizer import Unknown
-
-if TYPE_CHECKING:
-    from gptblock.runtime.model import Model
+from gptblock.text.tokenizer import Tokenizer, Unknown
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,8 @@ class Generation(Iterator[str]):
 
     def __init__(
         self,
-        model: Model,
+        decoder: Decoder,
+        tokenizer: Tokenizer,
         prompts: Sequence[str],
         *,
         max_new_tokens: int = 500,
@@ -89,17 +88,18 @@ class Generation(Iterator[str]):
         if overflow not in get_args(Overflow):
             raise ConfigError(f"overflow must be one of {', '.join(get_args(Overflow))}: got {overflow!r}")
         self.num_samples = num_samples
-        self._model = model
+        self._tokenizer = tokenizer
+        self._provider = decoder.session.provider
         self._prompts: dict[Row, str] = {}
         self._texts: dict[Row, TextStream] = {}
         for prompt in prompts:
-            ids = model.tokenizer.encode(prompt, unknown)
+            ids = tokenizer.encode(prompt, unknown)
             for i in range(num_samples):
                 row = Row(ids, max_new_tokens, np.random.default_rng([self.seed, i]))
                 self._prompts[row] = prompt
-                self._texts[row] = TextStream(model.tokenizer, [stop] if isinstance(stop, str) else stop)
+                self._texts[row] = TextStream(tokenizer, [stop] if isinstance(stop, str) else stop)
         self._seconds = 0.0
-        self._pieces = self._run(decode(model.decoder, list(self._texts), sampling, overflow))
+        self._pieces = self._run(decode(decoder, list(self._texts), sampling, overflow))
 
     def __next__(self) -> str:
         return next(self._pieces)
@@ -130,7 +130,7 @@ class Generation(Iterator[str]):
     def _completion(self, row: Row) -> Completion:
         text = self._texts[row].text
         ids = row.new_ids.tolist()
-        while len(self._model.tokenizer.decode(ids)) > len(text):
+        while len(self._tokenizer.decode(ids)) > len(text):
             ids.pop()  # what spelt the stop string is not part of the continuation
         assert row.finish_reason is not None
         return Completion(
@@ -141,6 +141,6 @@ class Generation(Iterator[str]):
             completion_tokens=len(ids),
             finish_reason=row.finish_reason,
             tokens_per_second=len(row.new_ids) / self._seconds if self._seconds else 0.0,
-            provider=self._model.provider.name,
+            provider=self._provider.name,
             seed=self.seed,
         )

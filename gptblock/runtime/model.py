@@ -82,7 +82,7 @@ class Model:
                     f"num_samples is for a list of prompts: pass [{prompt!r}] to get a list of samples"
                 )
             return self.generate([prompt], **options)[0][0]
-        call = Generation(self, prompt, **options)
+        call = Generation(self.decoder, self.tokenizer, prompt, **options)
         done = call.completions()
         n = call.num_samples
         return [done[i : i + n] for i in range(0, len(done), n)]
@@ -95,4 +95,4 @@ class Model:
         """
         if options.get("num_samples", 1) != 1:
             raise InputError(f"a stream has one sample: got num_samples = {options.get('num_samples')}")
-        return Generation(self, [prompt], **options)
+        return Generation(self.decoder, self.tokenizer, [prompt], **options)

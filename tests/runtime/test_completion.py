@@ -143,7 +143,7 @@ def test_rows_of_a_batch_stop_each_for_itself(overflow, tiny):
 
 
 def test_the_pieces_of_a_batch_add_up(tiny):
-    generation = Generation(tiny, ["A", "ROMEO:"], num_samples=2, stop="e", **OPTIONS)
+    generation = Generation(tiny.decoder, tiny.tokenizer, ["A", "ROMEO:"], num_samples=2, stop="e", **OPTIONS)
     pieces = list(generation)
     texts = [done.text for done in generation.completions()]
     assert sorted("".join(pieces)) == sorted("".join(texts))
@@ -221,7 +221,7 @@ def test_nan_is_never_sampled(temperature, altered):
 )
 def test_options_out_of_range_are_refused_at_once(options, error, message, tiny):
     with pytest.raises(error, match=message):
-        Generation(tiny, ["A"], **options)
+        Generation(tiny.decoder, tiny.tokenizer, ["A"], **options)
 
 
 def test_a_character_outside_the_vocabulary_is_refused_at_once(tiny):
