@@ -106,7 +106,7 @@ class CharTokenizer:
         vocab = ascii(self.vocab[:_SHOWN]) + ("..." if self.vocab_size > _SHOWN else "")
         message = (
             f"the character {_named(text[position])} at position {position} (the first is 0) is not in the "
-            f'vocabulary, whose {self.vocab_size} characters are {vocab}; unknown = "skip" (--unknown skip) leaves it out'
+            f"vocabulary, whose {self.vocab_size} characters are {vocab}; --unknown skip leaves it out"
         )
         for form, accents in _ACCENTS.items():
             if set(unicodedata.normalize(form, text)) <= set(self.vocab):
