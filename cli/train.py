@@ -79,6 +79,7 @@ def train(
     eval_interval: Annotated[int | None, _field("Steps from one evaluation to the next.", _STEPS)] = None,
     eval_iters: Annotated[int | None, _field("Batches of each split in an evaluation.", _STEPS)] = None,
     device: Annotated[Device | None, _field("auto takes a GPU where there is one.", _STEPS)] = None,
+    threads: Annotated[int | None, _field("CPU threads of one operator; 0: torch's choice.", _STEPS)] = None,
     seed: Annotated[int | None, _field("Of every random draw.", _STEPS)] = None,
     quiet: Quiet = False,
 ) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,12 +55,12 @@ def train(
 
     Evaluates and saves every `eval_interval` steps from step 0 on, and at the end. `stop_after` ends this
     call after so many steps, and `resume` goes on from there exactly as if it had never stopped; it may
-    raise `max_iters`, follows a text that moved, and refuses any other change by name. `lr_decay_iters = 0`
-    and `device = "auto"` then mean the run's own. `overwrite` replaces a run that is there. `on_event`
-    hears what happens.
+    raise `max_iters`, follows a text that moved, and refuses any other change by name. `lr_decay_iters = 0`,
+    `threads = 0` and `device = "auto"` then mean the run's own. `overwrite` replaces a run that is there.
+    `on_event` hears what happens.
 
-    On SIGINT or SIGTERM the step at hand is finished, saved and evaluated. torch's global generator and
-    the signal handlers are as before afterwards.
+    On SIGINT or SIGTERM the step at hand is finished, saved and evaluated. torch's global generator, its
+    threads and the signal handlers are as before afterwards.
 
     Raises InterruptedRunError after such a stop; DivergedError where a loss is no finite number, with the
     checkpoints of before in place; RunExistsError, ConfigError or CorpusError before anything is written;
@@ -79,10 +80,13 @@ def train(
         config = _continued(config, saved.state)
     else:
         require_free(out, overwrite)
-    config = config.replace(device=_available(config.device)).resolved()
+    config = config.replace(
+        device=_available(config.device), threads=config.threads or torch.get_num_threads()
+    ).resolved()
     material = _material(config, saved.state if saved else None)
 
-    with torch.random.fork_rng(devices=[torch.cuda.current_device()] if config.device == "cuda" else []):
+    devices = [torch.cuda.current_device()] if config.device == "cuda" else []
+    with torch.random.fork_rng(devices=devices), _threads(config.threads):
         trainer = Trainer(config, material, out, emit)
         _open_run(trainer, saved)
         stop_at = min(config.max_iters, trainer.step + (stop_after or config.max_iters))
@@ -92,6 +96,17 @@ def train(
     if is_interrupted:
         raise _interrupted(trainer)
     return TrainResult(trainer.step, trainer.train_loss, trainer.val_loss, trainer.best_val_loss, out)
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    """torch with `count` threads an operator, and as it was afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _run(trainer: Trainer, stop_at: int) -> bool:
@@ -124,6 +139,8 @@ def _continued(config: TrainConfig, state: State) -> TrainConfig:
         config = config.replace(lr_decay_iters=before.lr_decay_iters)
     if config.device == "auto":
         config = config.replace(device=before.device)
+    if config.threads == 0:
+        config = config.replace(threads=before.threads)
     was, now = before.to_dict(), config.to_dict()
     changed = [name for name in was if was[name] != now[name] and name not in ("data", "max_iters")]
     if config.max_iters < before.max_iters:

@@ -13,6 +13,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
@@ -56,6 +57,7 @@ def test_preset_then_file_then_flags(text: str, tmp_path: Path) -> None:
     flags = ["--preset", "part6", "--config", file, "--max-iters", "1", "--eval-iters", "1"]
     assert gptblock(text, *flags, "--out", run, "--device", "cpu").exit_code == 0
     given = {"data": text, "n_head": 2, "batch_size": 3, "max_iters": 1, "eval_iters": 1, "device": "cpu"}
+    given["threads"] = torch.get_num_threads()
     assert resolved(run) == train_config("part6", overrides=given).resolved()
 
 

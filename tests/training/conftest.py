@@ -35,4 +35,5 @@ def config(corpus: Path) -> TrainConfig:
         eval_interval=6,
         eval_iters=2,
         device="cpu",
+        threads=1,
     )

@@ -72,6 +72,22 @@ def test_a_run_leaves_what_the_design_says(config: TrainConfig, tmp_path: Path) 
     assert load_model(run, "last").config == config.resolved()
 
 
+def test_the_threads_are_those_of_the_configuration_and_the_callers_again(
+    config: TrainConfig, tmp_path: Path
+) -> None:
+    """More threads sum in another order, so how many is part of a run that is to go on exactly."""
+    before = torch.get_num_threads()
+    seen: list[int] = []
+    run = tmp_path / "run"
+    train(config.replace(threads=3), run, on_event=lambda _: seen.append(torch.get_num_threads()))
+    assert set(seen) == {3}
+    assert torch.get_num_threads() == before
+    train(config.replace(threads=0), tmp_path / "own")
+    assert load_model(tmp_path / "own", "last").config.threads == before
+    train(config.replace(threads=0, max_iters=21, lr_decay_iters=0), run, resume=True)
+    assert load_model(run, "last").config.threads == 3
+
+
 def test_the_same_seed_gives_the_same_run_and_another_another(config: TrainConfig, tmp_path: Path) -> None:
     for name, seed in (("one", 1), ("two", 1), ("three", 2)):
         train(config.replace(seed=seed), tmp_path / name)
@@ -144,6 +160,7 @@ def test_measurements_after_the_checkpoint_are_made_again(config: TrainConfig, t
         ({"max_iters": 19}, r"max_iters \(20 in the run, 19 given\)"),
         ({"lr_decay_iters": 30}, "lr_decay_iters"),
         ({"device": "cuda"}, "device"),
+        ({"threads": 2}, r"threads \(1 in the run, 2 given\)"),
     ],
 )
 def test_resuming_refuses_other_changes_by_name(
