@@ -143,6 +143,8 @@ def _read(prompt_file: str) -> str:
     """The prompt in a file, or on stdin, by the corpora's rule for text."""
     from gptblock.text.corpus import decode_text
 
+    if prompt_file == "-" and sys.stdin is None:
+        raise InputError("the prompt was to come from stdin, which is closed")
     if prompt_file == "-":
         return decode_text(sys.stdin.buffer.read(), "stdin")
     try:

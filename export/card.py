@@ -9,7 +9,7 @@ SNIPPET = """\
 import json
 import numpy as np
 import onnxruntime as ort
-
+ort.set_default_logger_severity(3)  # this loop keeps no cache, which it would warn of at every token
 session = ort.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])
 metadata = session.get_modelmeta().custom_metadata_map
 model, vocab = json.loads(metadata["gptblock.model"]), json.loads(metadata["gptblock.tokenizer"])["vocab"]

@@ -36,7 +36,14 @@ def make_golden(model: GPT) -> Golden:
     text = model.generate(
         torch.from_numpy(prompt[None]), GREEDY_BEFORE + GREEDY_BEYOND, SamplingConfig(temperature=0.0), seed=0
     )
-    return Golden(ids, eager_logits(model, ids), prompt, text[0, len(prompt) :].numpy())
+    move = check_causality(lambda ids: eager_logits(model, ids), ids, model.config.vocab_size, allowed=0.0)[1]
+    return Golden(
+        input_ids=ids,
+        logits=eager_logits(model, ids),
+        greedy_prompt=prompt,
+        greedy_ids=text[0, len(prompt) :].numpy(),
+        unmoved=np.array([move.worst], np.int64),
+    )
 
 
 def eager_logits(model: GPT, ids: Ids) -> Logits:
@@ -65,6 +72,8 @@ def prove_torchscript(model: GPT, path: Path, golden: Golden) -> list[Check]:
     allowed = tolerance("fp32", "cpu", golden.logits)
     return [
         check_logits(logits_of, lambda ids: eager_logits(model, ids), golden.input_ids, allowed),
-        *check_causality(logits_of, golden.input_ids, model.config.vocab_size, allowed=0.0),
+        *check_causality(
+            logits_of, golden.input_ids, model.config.vocab_size, allowed=0.0, unmoved=golden.unmoved.item()
+        ),
         check_greedy(logits_of, np.asarray(text), golden, 2 * allowed),
     ]

@@ -11,6 +11,7 @@ import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
@@ -230,13 +231,14 @@ def _require(name: str, value: object, allowed: str, holds: bool) -> None:
 
 
 def _coerced(name: str, value: Any, hint: Any) -> Any:
-    """`value` as the field's type; an int serves as a float, nothing else is converted."""
+    """`value` as the field's type; any whole number serves as an int, any real one as a float."""
     if get_origin(hint) is Literal:
         if value not in get_args(hint):
             raise ConfigError(f"{name} must be one of {', '.join(get_args(hint))}: got {value!r}")
         return value
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
+    for kind, numbers_of_it in ((float, Real), (int, Integral)):  # numpy's scalars are such, too
+        if hint is kind and isinstance(value, numbers_of_it) and not isinstance(value, bool):
+            value = kind(value)
     if not isinstance(value, hint) or isinstance(value, bool) is not (hint is bool):
         raise ConfigError(f"{name} must be {hint.__name__}: got {value!r}")
     if hint is float and not math.isfinite(value):

@@ -56,6 +56,8 @@ def _find(path: Path) -> Location:
 def _absent(path: Path) -> BundleError:
     """The error for a place that holds no bundle, with what to do about it."""
     name = shlex.quote(str(path))
+    if path.suffix.lower() == ".onnx" and not path.exists():
+        return NotFoundError(f"there is no {path}: gptblock export RUN writes RUN/bundle/model.onnx")
     if not path.exists():
         return NotFoundError(f"there is no {path}: gptblock train --out {name}, then gptblock export {name}")
     for folder in (path, path / "bundle"):

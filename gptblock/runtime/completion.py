@@ -6,12 +6,13 @@ import secrets
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TypedDict, get_args
 
 import numpy as np
 
 from gptblock.config import Overflow, SamplingConfig
-from gptblock.errors import ConfigError
+from gptblock.errors import ConfigError, InputError
 from gptblock.runtime.decoder import Decoder
 from gptblock.runtime.generate import FinishReason, Row, decode
 from gptblock.runtime.stream import TextStream
@@ -83,7 +84,7 @@ class Generation(Iterator[str]):
             ("num_samples", num_samples, 1),
             ("seed", self.seed, 0),
         ):
-            if not isinstance(value, int) or value < least:
+            if not isinstance(value, Integral) or value < least:
                 raise ConfigError(f"{name} must be an integer >= {least}: got {value!r}")
         if overflow not in get_args(Overflow):
             raise ConfigError(f"overflow must be one of {', '.join(get_args(Overflow))}: got {overflow!r}")
@@ -93,6 +94,8 @@ class Generation(Iterator[str]):
         self._prompts: dict[Row, str] = {}
         self._texts: dict[Row, TextStream] = {}
         for prompt in prompts:
+            if not isinstance(prompt, str):
+                raise InputError(f"a prompt must be a str: got {prompt!r}")
             ids = tokenizer.encode(prompt, unknown)
             for i in range(num_samples):
                 row = Row(ids, max_new_tokens, np.random.default_rng([self.seed, i]))

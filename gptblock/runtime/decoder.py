@@ -9,6 +9,7 @@ from gptblock.bundle.manifest import ModelMetadata
 from gptblock.errors import CorruptError, GptblockError, InputError, ProviderError
 from gptblock.runtime.capture import one_line
 from gptblock.runtime.session import Session
+from gptblock.text.tokenizer import tokenizer_from_dict
 
 Ids = NDArray[np.int64]
 Logits = NDArray[np.float32]
@@ -57,6 +58,15 @@ class Decoder:
             raise CorruptError(
                 f"the graph's inputs are {', '.join(inputs)}; "
                 f"a model exported by gptblock has {', '.join(expected)}"
+            )
+        symbols, vocab_size = (
+            tokenizer_from_dict(self.metadata.tokenizer).vocab_size,
+            self.metadata.model.vocab_size,
+        )
+        if symbols != vocab_size:
+            raise CorruptError(
+                f"the model has vocab_size {vocab_size} and its tokenizer {symbols} symbols: "
+                f"the metadata was altered; export it again"
             )
         half = inputs[expected[-1]].type == "tensor(float16)"
         self.cache_dtype = np.float16 if half else np.float32

@@ -76,6 +76,8 @@ class Model:
         A string gives a Completion; a list gives a list (prompts) of lists (samples). What a row gets
         does not depend on the others. Raises InputError and its leaves for options out of range.
         """
+        if isinstance(prompt, bytes) or not isinstance(prompt, Sequence):
+            raise InputError(f"prompt must be a str or a list of them: got {prompt!r}")
         if isinstance(prompt, str):
             if options.get("num_samples", 1) != 1:
                 raise InputError(

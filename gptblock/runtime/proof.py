@@ -39,13 +39,15 @@ class Golden:
     """What PyTorch said.
 
     input_ids: (N, block_size); logits: float32 (N, block_size, vocab_size);
-    greedy_prompt: (P,); greedy_ids: (G,), the tokens that greedy generation appends to the prompt.
+    greedy_prompt: (P,); greedy_ids: (G,), the tokens that greedy generation appends to the prompt;
+    unmoved: (1,), at how many positions another token moves no logit, as where a model ignores its input.
     """
 
     input_ids: Ids
     logits: Logits
     greedy_prompt: Ids
     greedy_ids: Ids
+    unmoved: Ids
 
     def to_tensors(self) -> dict[str, np.ndarray]:
         return dict(vars(self))
@@ -71,7 +73,8 @@ class Golden:
             self.input_ids.shape == (*rows, model.block_size)
             and self.logits.shape == (*rows, model.block_size, model.vocab_size)
             and self.logits.dtype == np.float32
-            and self.greedy_prompt.ndim == self.greedy_ids.ndim == 1
+            and self.greedy_prompt.ndim == self.greedy_ids.ndim == self.unmoved.size == 1
+            and self.unmoved.dtype == np.int64
             and all(
                 ids.dtype == np.int64 and ids.size and 0 <= ids.min() <= ids.max() < model.vocab_size
                 for ids in (self.input_ids, self.greedy_prompt, self.greedy_ids)
@@ -108,8 +111,9 @@ def prove(decoder: Decoder, golden: Golden | None, expected_of: LogitsOf | None 
     checks = []
     if golden:
         checks.append(check_logits(decoder.logits, expected_of or golden.logits_of, ids, allowed))
+    unmoved = golden.unmoved.item() if golden else 0
     checks += check_causality(
-        decoder.logits, ids, decoder.metadata.model.vocab_size, CAUSALITY_TOLERANCES[provider]
+        decoder.logits, ids, decoder.metadata.model.vocab_size, CAUSALITY_TOLERANCES[provider], unmoved
     )
     checks.append(check_chunks(decoder, ids, expected, allowed))
     checks.append(check_ragged_rows(decoder, ids, expected, allowed))
@@ -126,8 +130,13 @@ def check_logits(logits_of: LogitsOf, expected_of: LogitsOf, ids: Ids, allowed: 
     return Check("logits at every length", len(prefixes), _worst(differences), allowed)
 
 
-def check_causality(logits_of: LogitsOf, ids: Ids, vocab_size: int, allowed: float) -> list[Check]:
-    """Change one token after the other: logits before it stay, its own and later ones move."""
+def check_causality(
+    logits_of: LogitsOf, ids: Ids, vocab_size: int, allowed: float, unmoved: int = 0
+) -> list[Check]:
+    """Change one token after the other: logits before it stay, its own and later ones move.
+
+    `unmoved` is at how many positions PyTorch's own do not: a model may have learned to ignore its input.
+    """
     base = logits_of(ids)
     time = ids.shape[1]
     moved = []
@@ -142,7 +151,7 @@ def check_causality(logits_of: LogitsOf, ids: Ids, vocab_size: int, allowed: flo
         stuck += not own.any() or not (later.any() or t + 1 == time)
     return [
         Check("causality: earlier logits stay", len(positions), _worst(moved), allowed),
-        Check("causality: later logits move", len(positions), float(stuck), 0.0),
+        Check("causality: later logits move", len(positions), float(stuck), float(unmoved)),
     ]
 
 

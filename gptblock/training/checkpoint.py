@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,7 +93,7 @@ def read_state(run: Path, which: Which) -> State:
             raise no_run(run)
         raise NotFoundError(
             f"the run in {run} has no checkpoint {which!r}: it was stopped before its first; "
-            f"gptblock train --overwrite begins anew"
+            f"gptblock train --out {shlex.quote(str(run))} --overwrite, with its data, begins anew"
         )
     path = folder / STATE
     try:

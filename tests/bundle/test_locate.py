@@ -149,3 +149,8 @@ def test_a_bundle_that_was_set_aside_is_put_back(run: Path, asked: str) -> None:
     (run / "bundle").rename(run / ".bundle.new-0123abcd" / "old")
     assert find_bundle(run / asked).path == run / (asked or "bundle")
     assert (run / "bundle" / "manifest.json").is_file()
+
+
+def test_an_absent_onnx_is_not_taken_for_a_run(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match=r"nope\.onnx: gptblock export RUN writes RUN/bundle"):
+        find_bundle(tmp_path / "nope.onnx")

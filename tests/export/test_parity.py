@@ -247,13 +247,32 @@ def test_a_torchscript_file_with_one_weight_changed_fails(make_model, tmp_path):
     assert LOGITS in failures(prove_torchscript(model, tmp_path / "model.pt", golden))
 
 
-def test_a_model_blind_to_its_input_does_not_pass_for_causal(make_model, export_to, tmp_path):
-    """A constant model keeps earlier logits still; that later ones do not move gives it away."""
+def blind(model: onnx.ModelProto) -> None:
+    """Each token taken for the first of the vocabulary."""
+    model.graph.initializer.append(numpy_helper.from_array(np.array(0, np.int64), "nothing"))
+    for node in model.graph.node:
+        for i, name in enumerate(node.input):
+            if name == "input_ids" and node.op_type == "Gather":
+                node.input[i] = "seen"
+    model.graph.node.insert(0, helper.make_node("Mul", ["input_ids", "nothing"], ["seen"]))
+
+
+def test_a_graph_blind_to_its_input_does_not_pass_for_causal(tiny_model, tiny_bundle, tmp_path):
+    """It keeps earlier logits still; that later ones do not move gives it away."""
+    path = altered(tiny_bundle / "model.onnx", tmp_path / "faulty.onnx", blind)
+    failed = failures(prove_onnx(tiny_model, path, make_golden(tiny_model)))
+    assert MOVE in failed
+    assert STAY not in failed
+
+
+def test_a_model_that_ignores_its_input_is_exported_as_it_is(make_model, export_to, tmp_path):
+    """What PyTorch's own logits do not do is not asked of the graph."""
     model = make_model(n_layer=1)
     with torch.no_grad():
         model.lm_head.weight.zero_()
-    checks = prove_onnx(model, export_to(model, tmp_path / "model.onnx"), make_golden(model))
-    assert failures(checks) == {MOVE}
+    golden = make_golden(model)
+    assert golden.unmoved.tolist() == [16]
+    assert failures(prove_onnx(model, export_to(model, tmp_path / "model.onnx"), golden)) == set()
 
 
 def test_the_exported_module_shares_the_weights(tiny_model):

@@ -134,3 +134,13 @@ def test_refuses_a_graph_with_other_inputs(change, message, altered):
     session = open_session(altered(change), provider="cpu", threads=1)
     with pytest.raises(CorruptError, match=message):
         Decoder(session)
+
+
+def test_a_tokenizer_of_another_size_is_refused(altered):
+    def shorten(graph):
+        next(
+            p for p in graph.metadata_props if p.key == "gptblock.tokenizer"
+        ).value = '{"type": "char", "vocab": "abc"}'
+
+    with pytest.raises(CorruptError, match="the model has vocab_size 65 and its tokenizer 3 symbols"):
+        Decoder(open_session(altered(shorten), provider="cpu"))

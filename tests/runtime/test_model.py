@@ -104,3 +104,20 @@ def test_a_stream_ends_in_its_completion(tiny):
     assert done.text == tiny.generate("A", **OPTIONS).text
     assert done.text.startswith(first)
     assert list(stream) == []
+
+
+@pytest.mark.parametrize("prompt", [None, 5, b"Be", ["Be", 3]])
+def test_a_prompt_that_is_no_text_is_refused(tiny, prompt):
+    with pytest.raises(InputError, match=r"prompt must be a str( or a list of them)?: got "):
+        tiny.generate(prompt)
+
+
+def test_numpys_scalars_are_numbers(tiny):
+    options = {
+        "max_new_tokens": np.int64(3),
+        "seed": np.int64(1),
+        "top_k": np.int64(5),
+        "temperature": np.float32(0.5),
+    }
+    plain = {"max_new_tokens": 3, "seed": 1, "top_k": 5, "temperature": 0.5}
+    assert tiny.generate("A", **options).ids == tiny.generate("A", **plain).ids

@@ -146,7 +146,7 @@ def prefers(scores: list[float]):
     ],
 )
 def test_a_greedy_text_that_differs_is_worth_the_preference(third, scores, worst):
-    golden = Golden(IDS, causal(IDS), PROMPT, TEXT)
+    golden = Golden(IDS, causal(IDS), PROMPT, TEXT, np.zeros(1, np.int64))
     check = check_greedy(prefers(scores), np.array([4, 3, third, 0]), golden, allowed=0.1)
     assert (check.name, check.cases) == (GREEDY, 4)
     assert check.worst == pytest.approx(worst, nan_ok=True)
@@ -154,14 +154,14 @@ def test_a_greedy_text_that_differs_is_worth_the_preference(third, scores, worst
 
 
 def test_a_greedy_text_that_ends_early_fails():
-    golden = Golden(IDS, causal(IDS), PROMPT, TEXT)
+    golden = Golden(IDS, causal(IDS), PROMPT, TEXT, np.zeros(1, np.int64))
     check = check_greedy(causal, TEXT[:3], golden, allowed=1.0)
     assert np.isnan(check.worst)
     assert not check.ok
 
 
 def test_a_greedy_text_that_agrees_needs_no_logits():
-    golden = Golden(IDS, causal(IDS), PROMPT, TEXT)
+    golden = Golden(IDS, causal(IDS), PROMPT, TEXT, np.zeros(1, np.int64))
     assert check_greedy(lambda _: pytest.fail("not needed"), TEXT, golden, allowed=0.0).worst == 0.0
 
 
