@@ -44,7 +44,8 @@ def train(
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
     stop_after: Annotated[
-        int | None, typer.Option(help="End after so many steps, to --resume later.", show_default=False)
+        int | None,
+        typer.Option(help="End this call after so many steps, to --resume later.", show_default=False),
     ] = None,
     preset: Annotated[
         str | None,
@@ -108,7 +109,9 @@ def train(
         )
     if not quiet:
         say(f"{out}: step {result.step}, best validation loss {result.best_val_loss:.4f}")
-        say(f"next: gptblock export {shlex.quote(str(out))}")
+        place = shlex.quote(str(out))
+        go_on = f"gptblock train --resume --out {place}, or " if result.step < fields.max_iters else ""
+        say(f"next: {go_on}gptblock export {place}")
 
 
 def _default_preset(device: str) -> str:
