@@ -64,7 +64,7 @@ class TrainingDisplay:
             case Evaluated():
                 self._show(event)
             case Stopping():
-                say(f"stopping at step {event.step}: saving and evaluating; once more ends it at once")
+                say(f"stopping at step {event.step}: saving; once more ends it at once")
 
     def _start(self, event: Started) -> None:
         say(

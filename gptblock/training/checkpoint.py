@@ -91,9 +91,11 @@ def read_state(run: Path, which: Which) -> State:
     if not folder.is_dir():
         if not is_run(run):
             raise no_run(run)
+        has_last = which == "best" and checkpoint_folder(run, "last").is_dir()
+        flag, outcome = ("--resume", "goes on") if has_last else ("--overwrite", "with its data begins anew")
         raise NotFoundError(
             f"the run in {run} has no checkpoint {which!r}: it was stopped before its first; "
-            f"gptblock train --out {shlex.quote(str(run))} --overwrite, with its data, begins anew"
+            f"gptblock train --out {shlex.quote(str(run))} {flag} {outcome}"
         )
     path = folder / STATE
     try:

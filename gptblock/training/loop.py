@@ -54,12 +54,12 @@ def train(
     """Train as `config` says and leave a run directory at `out`.
 
     Evaluates and saves every `eval_interval` steps from step 0 on, and at the end. `stop_after` ends this
-    call after so many steps, and `resume` goes on from there exactly as if it had never stopped; it may
-    raise `max_iters`, follows a text that moved, and refuses any other change by name. `lr_decay_iters = 0`,
-    `threads = 0` and `device = "auto"` then mean the run's own. `overwrite` replaces a run that is there.
-    `on_event` hears what happens.
+    call after so many steps, and `resume` goes on from there exactly as if it had never stopped: the same
+    weights, metrics and best checkpoint. It may raise `max_iters`, follows a text that moved, and refuses
+    any other change by name. `lr_decay_iters = 0`, `threads = 0` and `device = "auto"` then mean the run's
+    own. `overwrite` replaces a run that is there. `on_event` hears what happens.
 
-    On SIGINT or SIGTERM the step at hand is finished, saved and evaluated. torch's global generator, its
+    On SIGINT or SIGTERM the step at hand is finished and saved. torch's global generator, its
     threads and the signal handlers are as before afterwards.
 
     Raises InterruptedRunError after such a stop; DivergedError where a loss is no finite number, with the
@@ -114,19 +114,16 @@ def _run(trainer: Trainer, stop_at: int) -> bool:
     try:
         with stop_request() as requested:
             while trainer.step < stop_at and not requested.is_set():
-                if (
-                    trainer.step % trainer.config.eval_interval == 0
-                    and trainer.evaluated_step != trainer.step
-                ):
+                if trainer.is_due:
                     trainer.evaluate()
                 trainer.advance()
             is_interrupted = trainer.step < stop_at
             if is_interrupted:
                 trainer.emit(Stopping(trainer.step))
-                if 0 <= trainer.evaluated_step < trainer.step:
-                    trainer.save("last")  # at once: whoever asked may not have the time of an evaluation
-            if trainer.evaluated_step != trainer.step:
+            if trainer.is_due and not is_interrupted:
                 trainer.evaluate()
+            elif trainer.evaluated_step != trainer.step:
+                trainer.pause()
     except KeyboardInterrupt:  # the second one
         raise _interrupted(trainer) from None
     return is_interrupted

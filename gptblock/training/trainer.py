@@ -129,22 +129,54 @@ class Trainer:
         self.step += 1
         self._seconds += time.perf_counter() - started
 
+    @property
+    def is_due(self) -> bool:
+        """Whether this step is to be evaluated and has not been: each `eval_interval`th, and the last."""
+        on_grid = self.step % self.config.eval_interval == 0 or self.step == self.config.max_iters
+        return on_grid and self.evaluated_step != self.step
+
     def evaluate(self) -> None:
         """Estimate both losses, add a line to the metrics, and save: `best` if it is the best, then `last`.
 
-        Draws nothing that a later step draws from: how often it is called changes no step. Raises
-        DivergedError, before anything is written, where a loss is not finite.
+        Draws nothing that a later step draws from: how often it is called changes no step. The untrained
+        weights of step 0 are the best only until others are, and never saved as such. Raises DivergedError,
+        before anything is written, where a loss is not finite.
         """
+        measurement = self._measure()
+        is_first = self.best_step <= 0
+        if is_best := is_first or self.val_loss < self.best_val_loss:
+            self.best_step, self.best_val_loss = self.step, self.val_loss
+        append_measurement(self.run / METRICS, measurement)
+        self.emit(Evaluated(measurement, is_best))
+        if is_best and self.step > 0:
+            self.save("best")
+        self.save("last")
+
+    def pause(self) -> None:
+        """Save `last` at once, then do what must be for the run to go on as if it had not stopped here.
+
+        Where there is no `best` yet, these weights are it until the next evaluation, so that what was
+        trained can be exported. `last` knows nothing of that.
+        """
+        if self.evaluated_step >= 0:
+            self.save("last")
+        if self.is_due:
+            self.evaluate()
+        elif self.best_step <= 0:
+            measurement = self._measure()
+            self.best_step, self.best_val_loss = self.step, self.val_loss
+            self.emit(Evaluated(measurement, is_best=True))
+            self.save("best")
+
+    def _measure(self) -> Measurement:
+        """Both losses of now. Raises DivergedError where one is not finite."""
         self._report()
         splits = {"train": self.material.train, "val": self.material.val}
         losses = estimate_losses(self.model, splits, self.config, self._evaluation_seed)
         for value in losses.values():
             self._require_finite(value)
         self.evaluated_step, self.train_loss, self.val_loss = self.step, losses["train"], losses["val"]
-        is_best = self.val_loss < self.best_val_loss
-        if is_best:
-            self.best_step, self.best_val_loss = self.step, self.val_loss
-        measurement = Measurement(
+        return Measurement(
             step=self.step,
             train_loss=self.train_loss,
             val_loss=self.val_loss,
@@ -152,11 +184,6 @@ class Trainer:
             tokens_per_second=self._speed(),
             seconds=self._seconds,
         )
-        append_measurement(self.run / METRICS, measurement)
-        self.emit(Evaluated(measurement, is_best))
-        if is_best:
-            self.save("best")
-        self.save("last")
 
     def save(self, which: Which) -> None:
         """Write a checkpoint of this moment. Raises DivergedError where the latest loss is not finite."""

@@ -96,9 +96,9 @@ def test_the_same_seed_gives_the_same_run_and_another_another(config: TrainConfi
     assert tensors_of(tmp_path / "one") != tensors_of(tmp_path / "three")
 
 
-@pytest.mark.parametrize("stop", [10, 12])  # between two evaluations, and at one
+@pytest.mark.parametrize("stop", [3, 10, 12])  # before there is a best, between two evaluations, at one
 def test_stopped_and_resumed_is_straight_bit_for_bit(config: TrainConfig, tmp_path: Path, stop: int) -> None:
-    """Weights, Adam moments, learning rate, next batch and dropout: all of it is in the checkpoint."""
+    """Weights, moments, learning rate, next batch, dropout, losses and what counts as the best."""
     straight, stopped = tmp_path / "straight", tmp_path / "stopped"
     train(config, straight)
     assert train(config, stopped, stop_after=stop).step == stop
@@ -106,11 +106,23 @@ def test_stopped_and_resumed_is_straight_bit_for_bit(config: TrainConfig, tmp_pa
     torch.rand(7)  # the caller's own draws are no part of the run
     assert train(config, stopped, resume=True).step == 20
     assert tensors_of(straight) == tensors_of(stopped)
-    assert losses_of(straight) == [line for line in losses_of(stopped) if line[0] % 6 == 0 or line[0] == 20]
-    if stop == 12:
-        assert state_of(straight) == state_of(stopped)
-        assert losses_of(straight) == losses_of(stopped)
-        assert tensors_of(straight, BEST) == tensors_of(stopped, BEST)
+    assert state_of(straight) == state_of(stopped)
+    assert losses_of(straight) == losses_of(stopped)
+    assert tensors_of(straight, BEST) == tensors_of(stopped, BEST)
+
+
+def test_a_stop_between_evaluations_is_never_the_best(config: TrainConfig, tmp_path: Path) -> None:
+    """Not even where its loss is the lowest so far: a run that had not stopped would not know it."""
+    train(config, tmp_path / "run", stop_after=8)
+    assert load_model(tmp_path / "run", "last").state["step"] == 8
+    assert load_model(tmp_path / "run", "best").state["step"] == 6
+
+
+def test_a_stop_before_the_first_evaluation_can_be_exported(config: TrainConfig, tmp_path: Path) -> None:
+    result = train(config, tmp_path / "run", stop_after=3)
+    best = load_model(tmp_path / "run", "best").state
+    assert (best["step"], best["val_loss"]) == (3, result.val_loss)
+    assert [step for step, *_ in losses_of(tmp_path / "run")] == [0]
 
 
 def test_how_often_one_evaluates_changes_nothing_that_is_learned(config: TrainConfig, tmp_path: Path) -> None:
@@ -122,7 +134,7 @@ def test_how_often_one_evaluates_changes_nothing_that_is_learned(config: TrainCo
 def test_a_short_run_leaves_both_checkpoints(config: TrainConfig, tmp_path: Path) -> None:
     train(config.replace(max_iters=5, eval_interval=500), tmp_path / "run")
     assert load_model(tmp_path / "run", "last").state["step"] == 5
-    assert load_model(tmp_path / "run", "best").state["best_step"] in (0, 5)
+    assert load_model(tmp_path / "run", "best").state["best_step"] == 5
 
 
 def test_raising_max_iters_keeps_the_schedule(config: TrainConfig, tmp_path: Path) -> None:
@@ -295,10 +307,11 @@ def test_a_signal_saves_and_resuming_loses_nothing(
         train(config, tmp_path / "run", on_event=send_at(8, number, seen))
     assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
     stop = next(event for event in seen if isinstance(event, Stopping))
-    rest = [type(event) for event in seen[seen.index(stop) :] if not isinstance(event, Stepped)]
-    assert rest[:3] == [Stopping, Saved, Evaluated]  # saved at once, then evaluated
-    assert stop.step in (8, 9)
-    assert load_model(tmp_path / "run", "last").state["evaluated_step"] == stop.step
+    assert [type(event) for event in seen[seen.index(stop) :] if not isinstance(event, Stepped)] == [
+        Stopping,
+        Saved,
+    ]
+    assert load_model(tmp_path / "run", "last").state["step"] == stop.step in (8, 9)
     train(config, tmp_path / "run", resume=True)
     train(config, tmp_path / "straight")
     assert tensors_of(tmp_path / "run") == tensors_of(tmp_path / "straight")
@@ -316,14 +329,26 @@ def test_a_second_signal_ends_it_at_once(config: TrainConfig, tmp_path: Path) ->
     assert load_model(tmp_path / "run", "last").state["step"] == 6
 
 
-def test_a_signal_before_the_first_step_leaves_a_checkpoint(config: TrainConfig, tmp_path: Path) -> None:
+def test_a_signal_at_the_first_evaluation_leaves_a_model(config: TrainConfig, tmp_path: Path) -> None:
+    def on_event(event: Event) -> None:
+        if isinstance(event, Evaluated) and event.measurement.step == 0:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(InterruptedRunError, match="step 1 of 20"):
+        train(config, tmp_path / "run", on_event=on_event)
+    assert load_model(tmp_path / "run", "best").state["step"] == 1
+
+
+def test_two_signals_before_there_is_a_best_leave_what_goes_on(config: TrainConfig, tmp_path: Path) -> None:
     def on_event(event: Event) -> None:
         if isinstance(event, Evaluated):
             signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(InterruptedRunError, match="step 1 of 20"):
         train(config, tmp_path / "run", on_event=on_event)
-    assert load_model(tmp_path / "run", "best").state["step"] in (0, 1)
+    with pytest.raises(NotFoundError, match="--resume goes on"):
+        load_model(tmp_path / "run", "best")
+    assert train(config, tmp_path / "run", resume=True).step == 20
 
 
 def test_training_works_in_a_thread(config: TrainConfig, tmp_path: Path) -> None:
