@@ -21,7 +21,10 @@ from gptblock.text.tokenizer import Tokenizer, Unknown
 
 @dataclass(frozen=True)
 class Completion:
-    """A prompt's continuation. `text` and `ids` hold the continuation alone."""
+    """A prompt's continuation. `text` and `ids` hold the continuation alone.
+
+    Where a stop string ends the text inside a token, `ids` end before that token.
+    """
 
     prompt: str
     text: str
@@ -89,7 +92,6 @@ class Generation(Iterator[str]):
         if overflow not in get_args(Overflow):
             raise ConfigError(f"overflow must be one of {', '.join(get_args(Overflow))}: got {overflow!r}")
         self.num_samples = num_samples
-        self._tokenizer = tokenizer
         self._provider = decoder.session.provider
         self._prompts: dict[Row, str] = {}
         self._texts: dict[Row, TextStream] = {}
@@ -126,19 +128,20 @@ class Generation(Iterator[str]):
                 row.finish_reason = "stop"
             if piece:
                 yield piece
-        for text in self._texts.values():
-            if rest := text.finish():
+        for row, text in self._texts.items():
+            rest = text.finish()
+            if text.stopped:
+                row.finish_reason = "stop"
+            if rest:
                 yield rest
 
     def _completion(self, row: Row) -> Completion:
-        text = self._texts[row].text
-        ids = row.new_ids.tolist()
-        while len(self._tokenizer.decode(ids)) > len(text):
-            ids.pop()  # what spelt the stop string is not part of the continuation
+        text = self._texts[row]
+        ids = text.ids
         assert row.finish_reason is not None
         return Completion(
             prompt=self._prompts[row],
-            text=text,
+            text=text.text,
             ids=ids,
             prompt_tokens=row.prompt_tokens,
             completion_tokens=len(ids),

@@ -15,7 +15,7 @@ from gptblock.errors import InputError
 from gptblock.runtime.completion import Completion, GenerateOptions, Generation
 from gptblock.runtime.decoder import Decoder, Logits
 from gptblock.runtime.session import Provider, ProviderName, open_session
-from gptblock.text.tokenizer import Tokenizer, tokenizer_from_dict
+from gptblock.text.tokenizer import Tokenizer
 
 PrecisionChoice = Literal["auto", "fp32", "fp16", "int8", "int4"]
 
@@ -45,7 +45,7 @@ class Model:
     def __init__(self, decoder: Decoder) -> None:
         self.decoder = decoder
         self.config: ModelConfig = decoder.metadata.model
-        self.tokenizer: Tokenizer = tokenizer_from_dict(decoder.metadata.tokenizer)
+        self.tokenizer: Tokenizer = decoder.tokenizer
         self.provider: Provider = decoder.session.provider
 
     def logits(self, input_ids: ArrayLike) -> Logits:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from gptblock.errors import InputError
@@ -21,31 +22,54 @@ class TextStream:
             raise InputError(f"stop must be a list of strings, none of them empty: got {stop!r}")
         self.stopped = False
         self._tokenizer = tokenizer
+        self._decoder = tokenizer.decoder()
         self._stop = tuple(stop)
         self._held = ""  # the end of the text, which may turn out to begin a stop string
         self._shown: list[str] = []
+        self._ids: list[int] = []
+        self._ends = [0]  # how many characters were certain before the first id, and after each
 
     @property
     def text(self) -> str:
         """All that push and finish have returned so far: the text without the stop string."""
         return "".join(self._shown)
 
+    @property
+    def ids(self) -> list[int]:
+        """The ids of the text; where a stop string cut it, those whose text lies wholly before."""
+        if not self.stopped:
+            return list(self._ids)
+        text = self.text
+        ids = self._ids[: bisect_right(self._ends, len(text)) - 1]
+        while not text.startswith(self._tokenizer.decode(ids)):
+            ids.pop()  # begins a character that the text does not have
+        return ids
+
     def push(self, token_id: int) -> str:
         """The text that one more token makes safe to show; nothing once a stop string has been met."""
         if self.stopped:
             return ""
-        self._held += self._tokenizer.decode([token_id])
-        found = [(at + len(stop), at) for stop in self._stop if (at := self._held.find(stop)) >= 0]
-        if found:
-            self.stopped = True
-            _, at = min(found)
-            self._held = self._held[:at]
-            return self.finish()
-        return self._show(len(self._held) - self._possible_stop())
+        self._ids.append(token_id)
+        piece = self._decoder.push(token_id)
+        self._ends.append(self._ends[-1] + len(piece))
+        return self._add(piece)
 
     def finish(self) -> str:
-        """The text held back, which no token follows any more."""
-        return self._show(len(self._held))
+        """The text held back, which no token follows any more. A stop string may be met in it, too."""
+        if self.stopped:
+            return ""
+        return self._add(self._decoder.finish()) + self._show(len(self._held))
+
+    def _add(self, piece: str) -> str:
+        """What of the held text and `piece` is safe to show."""
+        self._held += piece
+        found = [(at + len(stop), at) for stop in self._stop if (at := self._held.find(stop)) >= 0]
+        if not found:
+            return self._show(len(self._held) - self._possible_stop())
+        self.stopped = True
+        _, at = min(found)
+        self._held = self._held[:at]
+        return self._show(at)
 
     def _show(self, length: int) -> str:
         """Move the first `length` characters of the held text to the shown."""

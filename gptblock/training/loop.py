@@ -14,8 +14,9 @@ import torch
 from gptblock.bundle.store import write_file
 from gptblock.config import TrainConfig
 from gptblock.errors import ConfigError, CorpusError, InterruptedRunError, UnavailableError
+from gptblock.text.char import CharTokenizer
 from gptblock.text.corpus import load_corpus, split
-from gptblock.text.tokenizer import CharTokenizer
+from gptblock.text.tokenizer import Tokenizer, tokenizer_from_dict, train_tokenizer
 from gptblock.training.batches import windows_of
 from gptblock.training.checkpoint import Checkpoint, State, read_checkpoint
 from gptblock.training.events import Event, Started, Stopping
@@ -168,9 +169,13 @@ def _material(config: TrainConfig, state: State | None) -> Material:
     """The text of the run; `state` is the one of the run that goes on, whose text it must be."""
     text = load_corpus(config.data).text
     sha256 = hashlib.sha256(text.encode("utf-8")).hexdigest()
-    tokenizer = CharTokenizer.train(text)
-    if state and state["data_sha256"] != sha256:
-        raise _other_corpus(config.data, tokenizer, state)
+    if state:
+        # The run's own: another version of a library might learn another from the same text.
+        tokenizer = tokenizer_from_dict(state["tokenizer"])
+        if state["data_sha256"] != sha256:
+            raise _other_corpus(config.data, text, tokenizer, state)
+    else:
+        tokenizer = train_tokenizer(config.tokenizer, text, config.bpe_vocab_size)
     train_ids, val_ids = split(tokenizer.encode(text), config.block_size)
     device = torch.device(config.device)
     return Material(
@@ -181,12 +186,9 @@ def _material(config: TrainConfig, state: State | None) -> Material:
     )
 
 
-def _other_corpus(data: str, tokenizer: CharTokenizer, state: State) -> CorpusError:
-    new = [
-        f"{symbol!a} (U+{ord(symbol):04X})"
-        for symbol in tokenizer.vocab
-        if symbol not in state["tokenizer"]["vocab"]
-    ]
+def _other_corpus(data: str, text: str, tokenizer: Tokenizer, state: State) -> CorpusError:
+    known = tokenizer.vocab if isinstance(tokenizer, CharTokenizer) else text
+    new = [f"{symbol!a} (U+{ord(symbol):04X})" for symbol in sorted(set(text) - set(known))]
     if new:
         more = f" and {len(new) - 5} more" if len(new) > 5 else ""
         return CorpusError(

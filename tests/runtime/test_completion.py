@@ -227,3 +227,71 @@ def test_options_out_of_range_are_refused_at_once(options, error, message, tiny)
 def test_a_character_outside_the_vocabulary_is_refused_at_once(tiny):
     with pytest.raises(UnknownCharacterError, match=r"U\+2603 SNOWMAN.*position 1"):
         tiny.stream("A\u2603")
+
+
+TEXT = "h\u00e9\u2603\U0001f600!"
+
+
+@pytest.fixture(params=["byte", "bpe"])
+def other(request, other_bundles):
+    """A model whose tokens are parts of characters, or several."""
+    return load(other_bundles[request.param], provider="cpu", threads=1)
+
+
+@pytest.fixture
+def forced(other, monkeypatch):
+    """The same, that says TEXT and then begins one more character."""
+    ids = iter([*other.tokenizer.encode(TEXT), other.tokenizer.encode("\u2603")[0]])
+    monkeypatch.setattr("gptblock.runtime.generate.sample", lambda *_: int(next(ids)))
+    return other
+
+
+def test_a_character_is_streamed_whole(forced):
+    stream = forced.stream("the", max_new_tokens=12)
+    pieces = list(stream)
+    assert pieces == [*TEXT, "\ufffd"]
+    done = stream.completions()[0]
+    assert (done.text, done.completion_tokens) == (TEXT + "\ufffd", 12)
+    assert forced.tokenizer.decode(done.ids) == done.text
+
+
+@pytest.mark.parametrize(
+    ("stop", "text", "reason"),
+    [("\u2603", "h\u00e9", "stop"), ("\U0001f600!", "h\u00e9\u2603", "stop"), ("!\ufffd", TEXT[:-1], "stop")],
+)
+def test_a_stop_string_cuts_between_characters(stop, text, reason, forced):
+    stream = forced.stream("the", max_new_tokens=12, stop=stop)
+    assert "".join(stream) == text
+    done = stream.completions()[0]
+    assert (done.text, done.finish_reason) == (text, reason)
+    assert forced.tokenizer.decode(done.ids) == text
+    assert done.completion_tokens == len(done.ids) == len(text.encode())
+
+
+def test_streamed_or_not_the_text_is_the_ids(other):
+    prompts = ["the cat", "\u2603"]
+    batch = other.generate(prompts, **OPTIONS)
+    for prompt, (done,) in zip(prompts, batch, strict=True):
+        stream = other.stream(prompt, **OPTIONS)
+        assert "".join(stream) == done.text == other.tokenizer.decode(done.ids)
+        assert content(stream.completions()[0]) == content(done)
+        assert len(done.ids) == 60
+
+
+def test_a_stop_string_inside_a_token_leaves_the_token_out(other_bundles, monkeypatch):
+    model = load(other_bundles["bpe"], provider="cpu", threads=1)
+    ids = model.tokenizer.encode("on the mat").tolist()
+    whole = [model.tokenizer.decode([token]) for token in ids]
+    assert " the" in whole
+    script = iter(ids)
+    monkeypatch.setattr("gptblock.runtime.generate.sample", lambda *_: next(script))
+    done = model.generate("", max_new_tokens=len(ids), stop="h")
+    assert (done.text, done.finish_reason) == ("on t", "stop")
+    assert model.tokenizer.decode(done.ids) == "on"
+
+
+def test_an_undecodable_byte_of_a_prompt(other):
+    with pytest.raises(UnknownCharacterError, match=r"the byte 0xE9, which is not UTF-8\) at position 3"):
+        other.generate("caf\udce9")
+    skipped = other.generate("the\udce9", unknown="skip", **OPTIONS)
+    assert skipped.text == other.generate("the", **OPTIONS).text

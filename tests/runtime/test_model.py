@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -10,9 +12,10 @@ import torch
 
 import gptblock
 from gptblock.config import ModelConfig
-from gptblock.errors import InputError, NotFoundError
+from gptblock.errors import InputError, MissingExtraError, NotFoundError
 from gptblock.runtime.completion import Completion
 from gptblock.runtime.model import Model, load
+from gptblock.text.subword import SubwordTokenizer
 
 OPTIONS = {"max_new_tokens": 20, "seed": 3}
 
@@ -121,3 +124,30 @@ def test_numpys_scalars_are_numbers(tiny):
     }
     plain = {"max_new_tokens": 3, "seed": 1, "top_k": 5, "temperature": 0.5}
     assert tiny.generate("A", **options).ids == tiny.generate("A", **plain).ids
+
+
+def test_the_tokenizer_is_built_once(other_bundles, monkeypatch):
+    built = []
+    make = SubwordTokenizer.__init__
+    monkeypatch.setattr(
+        SubwordTokenizer, "__init__", lambda self, values: (built.append(self), make(self, values))[1]
+    )
+    model = load(other_bundles["bpe"], provider="cpu", threads=1)
+    assert built == [model.tokenizer]
+
+
+def test_a_subword_model_without_its_library(other_bundles, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(MissingExtraError, match=r"needs tokenizers, .*: pip install 'gptblock\[bpe\]'$"):
+        load(other_bundles["bpe"], provider="cpu", threads=1)
+    assert load(other_bundles["byte"], provider="cpu", threads=1).config.vocab_size == 256
+
+
+def test_characters_need_no_library(tiny_bundle):
+    program = (
+        "import sys, gptblock; model = gptblock.load(sys.argv[1], provider='cpu', threads=1);"
+        "assert len(model.generate('A', max_new_tokens=3).text) == 3;"
+        "print({'tokenizers', 'torch'} & set(sys.modules))"
+    )
+    command = [sys.executable, "-c", program, str(tiny_bundle)]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "set()\n"

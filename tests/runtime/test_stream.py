@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from gptblock.errors import InputError
 from gptblock.runtime.stream import TextStream
-from gptblock.text.tokenizer import CharTokenizer, Unknown
+from gptblock.text.byte import ByteTokenizer
+from gptblock.text.char import CharTokenizer
+from gptblock.text.tokenizer import Unknown
 
 
 class PieceTokenizer:
@@ -30,8 +32,19 @@ class PieceTokenizer:
     def decode(self, ids: Iterable[int] | NDArray[np.integer]) -> str:
         return "".join(self.pieces[token] for token in ids)
 
+    def decoder(self) -> PieceDecoder:
+        return PieceDecoder(self)
+
     def to_dict(self) -> dict[str, object]:
         raise NotImplementedError
+
+
+class PieceDecoder:
+    def __init__(self, tokenizer: PieceTokenizer) -> None:
+        self.push = tokenizer.pieces.__getitem__
+
+    def finish(self) -> str:
+        return ""
 
 
 def stream(pieces: Iterable[str], stop: list[str]) -> tuple[list[str], TextStream]:
@@ -86,6 +99,8 @@ def test_the_text_does_not_depend_on_how_it_is_cut(pieces: list[str], stop: list
     for cut in (pieces, list(text), [text]):
         shown, streamed = stream(cut, stop)
         assert "".join(shown) == streamed.text == expected
+        ends = [len("".join(cut[:n])) for n in range(len(cut) + 1)]
+        assert streamed.ids == list(range(sum(end <= len(expected) for end in ends) - 1))
         assert streamed.stopped is any(string in text for string in stop)
         # What has been shown at any time is never more than the end that it comes to.
         for so_far in itertools.accumulate(shown):
@@ -116,3 +131,56 @@ def test_nothing_comes_after_the_stop() -> None:
 def test_a_stop_string_that_is_none_is_refused(stop: list[str]) -> None:
     with pytest.raises(InputError, match=re.escape(repr(stop))):
         TextStream(CharTokenizer("abc"), stop)
+
+
+TEXT = "h\u00e9\u2603\U0001f600!"
+
+
+def streamed_bytes(data: bytes, stop: list[str]) -> tuple[list[str], TextStream]:
+    streamed = TextStream(ByteTokenizer(), stop)
+    shown = [streamed.push(token) for token in data]
+    return [*shown, streamed.finish()], streamed
+
+
+@pytest.mark.parametrize(
+    ("data", "stop", "shown", "kept"),
+    [
+        (TEXT.encode(), [], ["h", "", "\u00e9", "", "", "\u2603", "", "", "", "\U0001f600", "!", ""], 11),
+        (TEXT.encode()[:8], [], ["h", "", "\u00e9", "", "", "\u2603", "", "", "\ufffd"], 8),  # cut short
+        (b"a\xffb", [], ["a", "\ufffd", "b", ""], 3),
+        (TEXT.encode(), ["\u2603"], ["h", "", "\u00e9", *[""] * 9], 3),
+        (TEXT.encode(), ["\u2603!", "\U0001f600"], ["h", "", "\u00e9", *[""] * 6, "\u2603", "", ""], 6),
+        (b"ab\xe2\x98", ["\ufffd"], ["a", "b", "", "", ""], 2),  # met when nothing follows any more
+        (b"ab\xe2\x98", ["b\ufffd"], ["a", "", "", "", ""], 1),
+        (b"ab\xe2", ["b!"], ["a", "", "", "b\ufffd"], 3),
+    ],
+)
+def test_a_character_is_shown_whole(data: bytes, stop: list[str], shown: list[str], kept: int) -> None:
+    got, streamed = streamed_bytes(data, stop)
+    assert got == shown
+    assert streamed.text == "".join(shown)
+    assert streamed.ids == list(data[:kept])
+
+
+@given(
+    st.lists(st.sampled_from(b"ab\xe2\x98\x83\xff"), max_size=14).map(bytes),
+    st.lists(st.text("ab\u2603\ufffd", min_size=1, max_size=3), max_size=3),
+)
+def test_bytes_stream_as_the_text_that_they_are(data: bytes, stop: list[str]) -> None:
+    expected = end_of(data.decode("utf-8", "replace"), stop)
+    shown, streamed = streamed_bytes(data, stop)
+    assert "".join(shown) == streamed.text == expected
+    for so_far in itertools.accumulate(shown):
+        assert expected.startswith(so_far)
+    # The ids spell the text, or as much of it as they can without what comes after.
+    ids = bytes(streamed.ids)
+    assert data.startswith(ids)
+    spelt = ByteTokenizer().decode(list(ids))
+    assert expected.startswith(spelt)
+    if not streamed.stopped:
+        assert (ids, spelt) == (data, expected)
+    assert not any(
+        expected.startswith(longer) and len(longer) > len(spelt)
+        for n in range(len(ids) + 1, len(data) + 1)
+        if (longer := ByteTokenizer().decode(list(data[:n])))
+    )

@@ -14,9 +14,9 @@ import pytest
 
 from gptblock.errors import CorpusError
 from gptblock.text import corpus
+from gptblock.text.char import CharTokenizer
 from gptblock.text.corpus import NAMED_CORPORA, Corpus, load_corpus, split
 from gptblock.text.download import Download
-from gptblock.text.tokenizer import CharTokenizer
 
 
 @pytest.mark.parametrize(

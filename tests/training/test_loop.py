@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gptblock.bundle.store import read_tensors
-from gptblock.config import TrainConfig
+from gptblock.config import TokenizerKind, TrainConfig
 from gptblock.errors import (
     ConfigError,
     CorpusError,
@@ -22,6 +22,7 @@ from gptblock.errors import (
     UnavailableError,
 )
 from gptblock.training import Evaluated, Event, Saved, Started, Stepped, Stopping, load_model, train
+from gptblock.training.checkpoint import read_state
 
 LAST = Path("checkpoints", "last")
 BEST = Path("checkpoints", "best")
@@ -69,7 +70,7 @@ def test_a_run_leaves_what_the_design_says(config: TrainConfig, tmp_path: Path) 
     assert (result.step, result.train_loss, result.val_loss) == losses[-1][:3]
     assert result.best_val_loss == min(val for _, _, val, _ in losses)
     assert json.loads((run / "tokenizer.json").read_text())["vocab"] == "\n abcdefgh"
-    assert load_model(run, "last").config == config.resolved()
+    assert load_model(run, "last").record.config == config.resolved().to_dict()
 
 
 def test_the_threads_are_those_of_the_configuration_and_the_callers_again(
@@ -83,9 +84,9 @@ def test_the_threads_are_those_of_the_configuration_and_the_callers_again(
     assert set(seen) == {3}
     assert torch.get_num_threads() == before
     train(config.replace(threads=0), tmp_path / "own")
-    assert load_model(tmp_path / "own", "last").config.threads == before
+    assert load_model(tmp_path / "own", "last").record.config["threads"] == before
     train(config.replace(threads=0, max_iters=21, lr_decay_iters=0), run, resume=True)
-    assert load_model(run, "last").config.threads == 3
+    assert load_model(run, "last").record.config["threads"] == 3
 
 
 def test_the_same_seed_gives_the_same_run_and_another_another(config: TrainConfig, tmp_path: Path) -> None:
@@ -114,14 +115,14 @@ def test_stopped_and_resumed_is_straight_bit_for_bit(config: TrainConfig, tmp_pa
 def test_a_stop_between_evaluations_is_never_the_best(config: TrainConfig, tmp_path: Path) -> None:
     """Not even where its loss is the lowest so far: a run that had not stopped would not know it."""
     train(config, tmp_path / "run", stop_after=8)
-    assert load_model(tmp_path / "run", "last").state["step"] == 8
-    assert load_model(tmp_path / "run", "best").state["step"] == 6
+    assert load_model(tmp_path / "run", "last").record.steps == 8
+    assert load_model(tmp_path / "run", "best").record.steps == 6
 
 
 def test_a_stop_before_the_first_evaluation_can_be_exported(config: TrainConfig, tmp_path: Path) -> None:
     result = train(config, tmp_path / "run", stop_after=3)
-    best = load_model(tmp_path / "run", "best").state
-    assert (best["step"], best["val_loss"]) == (3, result.val_loss)
+    best = load_model(tmp_path / "run", "best").record
+    assert (best.steps, best.val_loss) == (3, result.val_loss)
     assert [step for step, *_ in losses_of(tmp_path / "run")] == [0]
 
 
@@ -133,8 +134,8 @@ def test_how_often_one_evaluates_changes_nothing_that_is_learned(config: TrainCo
 
 def test_a_short_run_leaves_both_checkpoints(config: TrainConfig, tmp_path: Path) -> None:
     train(config.replace(max_iters=5, eval_interval=500), tmp_path / "run")
-    assert load_model(tmp_path / "run", "last").state["step"] == 5
-    assert load_model(tmp_path / "run", "best").state["best_step"] == 5
+    assert load_model(tmp_path / "run", "last").record.steps == 5
+    assert read_state(tmp_path / "run", "best")["best_step"] == 5
 
 
 def test_raising_max_iters_keeps_the_schedule(config: TrainConfig, tmp_path: Path) -> None:
@@ -205,6 +206,27 @@ def test_resuming_refuses_another_text(config: TrainConfig, tmp_path: Path, text
         train(config.replace(data=str(tmp_path / "other.txt"), max_iters=3), tmp_path / "run", resume=True)
 
 
+@pytest.mark.parametrize(("kind", "vocab_size"), [("byte", 256), ("bpe", 260)])
+def test_other_tokens_than_characters(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: TokenizerKind, vocab_size: int
+) -> None:
+    """A run that goes on has the tokens that it began with, and refuses another text."""
+    config = config.replace(tokenizer=kind, bpe_vocab_size=260, max_iters=4, eval_interval=2)
+    train(config, tmp_path / "straight")
+    train(config, tmp_path / "run", stop_after=3)
+    loaded = load_model(tmp_path / "run", "last")
+    assert loaded.model.config.vocab_size == loaded.tokenizer.vocab_size == vocab_size
+    assert loaded.tokenizer.decode(loaded.tokenizer.encode("bad \u2603")) == "bad \u2603"
+    with monkeypatch.context() as blocked:
+        blocked.setattr("gptblock.training.loop.train_tokenizer", None)
+        assert train(config, tmp_path / "run", resume=True).step == 4
+    assert tensors_of(tmp_path / "run") == tensors_of(tmp_path / "straight")
+    assert state_of(tmp_path / "run") == state_of(tmp_path / "straight")
+    (tmp_path / "other.txt").write_text("xyz" * 500)
+    with pytest.raises(CorpusError, match="is not the text of the run to resume"):
+        train(config.replace(data=str(tmp_path / "other.txt"), max_iters=5), tmp_path / "run", resume=True)
+
+
 def test_a_text_may_move(config: TrainConfig, corpus: Path, tmp_path: Path) -> None:
     train(config.replace(max_iters=2), tmp_path / "run")
     moved = shutil.copy(corpus, tmp_path / "moved.txt")
@@ -256,14 +278,14 @@ def test_cuda_is_cuda_or_an_error(config: TrainConfig, tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match="--device cpu"):
         train(config.replace(device="cuda"), tmp_path / "run")
     train(config.replace(device="auto", max_iters=1), tmp_path / "run")
-    assert load_model(tmp_path / "run").config.device == "cpu"
+    assert load_model(tmp_path / "run").record.config["device"] == "cpu"
 
 
 def test_divergence_names_the_step_and_keeps_the_checkpoint(config: TrainConfig, tmp_path: Path) -> None:
     wild = config.replace(learning_rate=1e30, warmup_iters=0, grad_clip=0.0)
     with pytest.raises(DivergedError, match=r"the loss is (nan|inf) at step \d+: .*--learning-rate"):
         train(wild, tmp_path / "run")
-    assert load_model(tmp_path / "run", "last").state["step"] == 0
+    assert load_model(tmp_path / "run", "last").record.steps == 0
 
 
 def test_weights_broken_by_the_last_step_are_not_saved(config: TrainConfig, tmp_path: Path) -> None:
@@ -271,7 +293,7 @@ def test_weights_broken_by_the_last_step_are_not_saved(config: TrainConfig, tmp_
     wild = config.replace(learning_rate=1e38, warmup_iters=0, max_iters=1)
     with pytest.raises(DivergedError, match="at step 1"):
         train(wild, tmp_path / "run")
-    assert load_model(tmp_path / "run", "last").state["step"] == 0
+    assert load_model(tmp_path / "run", "last").record.steps == 0
 
 
 def test_events_tell_the_whole_story(config: TrainConfig, tmp_path: Path) -> None:
@@ -311,7 +333,7 @@ def test_a_signal_saves_and_resuming_loses_nothing(
         Stopping,
         Saved,
     ]
-    assert load_model(tmp_path / "run", "last").state["step"] == stop.step in (8, 9)
+    assert load_model(tmp_path / "run", "last").record.steps == stop.step in (8, 9)
     train(config, tmp_path / "run", resume=True)
     train(config, tmp_path / "straight")
     assert tensors_of(tmp_path / "run") == tensors_of(tmp_path / "straight")
@@ -326,7 +348,7 @@ def test_a_second_signal_ends_it_at_once(config: TrainConfig, tmp_path: Path) ->
 
     with pytest.raises(InterruptedRunError, match="stopped at step"):
         train(config, tmp_path / "run", on_event=on_event)
-    assert load_model(tmp_path / "run", "last").state["step"] == 6
+    assert load_model(tmp_path / "run", "last").record.steps == 6
 
 
 def test_a_signal_at_the_first_evaluation_leaves_a_model(config: TrainConfig, tmp_path: Path) -> None:
@@ -336,7 +358,7 @@ def test_a_signal_at_the_first_evaluation_leaves_a_model(config: TrainConfig, tm
 
     with pytest.raises(InterruptedRunError, match="step 1 of 20"):
         train(config, tmp_path / "run", on_event=on_event)
-    assert load_model(tmp_path / "run", "best").state["step"] == 1
+    assert load_model(tmp_path / "run", "best").record.steps == 1
 
 
 def test_two_signals_before_there_is_a_best_leave_what_goes_on(config: TrainConfig, tmp_path: Path) -> None:
