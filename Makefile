@@ -6,10 +6,10 @@ DEMO := artifacts/make-demo
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help demo test lint wheel docs clean
+.PHONY: help demo test variants lint wheel docs clean
 
 help:  ## print these lines
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: .venv/.installed wheel  ## train about a minute on real text, export with proof, generate where there is no torch
 	$(BIN)/gptblock train pydoc --preset quick --overwrite --out $(DEMO)
@@ -24,6 +24,9 @@ demo: .venv/.installed wheel  ## train about a minute on real text, export with 
 # A file's tests stay in one process, for they share fixtures; one thread each, or they fight for the cores.
 test: .venv/.installed  ## run the tests, in two processes
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+variants: .venv/.installed  ## train, export and prove every combination of a block's parts: about an hour
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 tests/export/test_variants.py --all-variants
 
 lint: .venv/.installed  ## check style, format, types, and who imports whom
 	$(BIN)/ruff check

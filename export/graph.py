@@ -46,26 +46,22 @@ class CachedGPT(nn.Module):
         time = input_ids.shape[1]
         positions = past_length[:, None] + torch.arange(time)  # (B, T)
         positions = positions.clamp(max=self.block_size - 1)  # padding may reach past the table
-        x = self.model.token_embedding(input_ids) + self.model.position_embedding(positions)  # (B, T, C)
+        x = self.model.token_embedding(input_ids)  # (B, T, C)
+        if self.model.position_embedding is not None:
+            x = x + self.model.position_embedding(positions)
         present: list[Tensor] = []
         for i, block in enumerate(self.model.blocks):
             assert isinstance(block, Block)
-            key, value = past_key_values[2 * i], past_key_values[2 * i + 1]
-            x, key, value = self._block(block, x, key, value, past_length)
+            q, k, v = block.attention.project(block.before_attention(x), positions)  # 3 x (B, T, C)
+            key = scatter(past_key_values[2 * i], k, past_length)  # (B, capacity, C)
+            value = scatter(past_key_values[2 * i + 1], v, past_length)
+            y = attend(q, key, value, past_length + time, self.n_head, self.scale)  # (B, T, C)
+            x = block.after_attention(x, block.attention.proj(y))
             present += [key, value]
         # Only the positions somebody reads go through the norm and the head.
         wanted = logits_positions[:, :, None].expand(-1, -1, x.shape[-1])  # (B, K, C)
         x = x.gather(1, wanted)  # (B, T, C) -> (B, K, C)
         return self.model.lm_head(self.model.ln_f(x)), *present
-
-    def _block(
-        self, block: Block, x: Tensor, key: Tensor, value: Tensor, past_length: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = block.attention.qkv(block.ln1(x)).chunk(3, dim=-1)  # 3 x (B, T, C)
-        key, value = scatter(key, k, past_length), scatter(value, v, past_length)  # (B, capacity, C)
-        y = attend(q, key, value, past_length + x.shape[1], self.n_head, self.scale)  # (B, T, C)
-        x = x + block.attention.proj(y)
-        return x + block.feedforward(block.ln2(x)), key, value
 
 
 def scatter(cache: Tensor, new: Tensor, past_length: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from gptblock.bundle.manifest import ModelMetadata
 from gptblock.config import ModelConfig
 from gptblock.errors import MissingExtraError
 from gptblock.export.graph import OPSET, CachedGPT
+from gptblock.export.serialize import write_model
 from gptblock.model.gpt import GPT
 
 if TYPE_CHECKING:
@@ -44,9 +45,11 @@ def export_onnx(
     program.model.producer_name = "gptblock"
     program.model.metadata_props.update(metadata.to_metadata())
     weights = sum(parameter.nbytes for parameter in model.parameters())
-    external = weights > largest_single_file
-    program.save(path, external_data=external)
-    return [path, path.with_name(path.name + ".data")] if external else [path]
+    if weights > largest_single_file:
+        program.save(path, external_data=True)
+        return [path, path.with_name(path.name + ".data")]
+    write_model(program.model, path)
+    return [path]
 
 
 def _example(config: ModelConfig, device: torch.device) -> tuple[object, ...]:

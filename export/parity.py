@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -12,50 +13,48 @@ from gptblock.config import SamplingConfig
 from gptblock.export.torchscript import load_torchscript
 from gptblock.model.gpt import GPT, eval_mode
 from gptblock.runtime.decoder import Decoder, Ids, Logits
-from gptblock.runtime.proof import (
-    Golden,
-    check_causality,
-    check_greedy,
-    check_logits,
-    prove,
-    random_ids,
-    tolerance,
-)
+from gptblock.runtime.golden import Golden, proof_ids, proof_positions
+from gptblock.runtime.proof import check_causality, check_greedy, check_logits, prove, tolerance
 from gptblock.runtime.session import open_session
 
-# The golden greedy text starts this far from the end of the window, and goes on beyond it, so that it
-# holds cached steps and a window that slides.
+# The golden greedy text starts so far from the end of the window, and goes on beyond it by as much as the
+# model is small, up to 16: so that it holds cached steps and a window that slides.
 GREEDY_BEFORE, GREEDY_BEYOND = 8, 16
 
 
 def make_golden(model: GPT) -> Golden:
     """What eager PyTorch says, on the CPU: logits of random tokens, and a greedy text beyond block_size."""
-    block_size = model.config.block_size
-    ids = random_ids(model.config.vocab_size, block_size)
-    prompt = ids[0, : max(1, block_size - GREEDY_BEFORE)]
+    config = model.config
+    positions = proof_positions(config)
+    ids = proof_ids(config, positions)
+    prompt = ids[0, : max(1, config.block_size - GREEDY_BEFORE)]
+    beyond = GREEDY_BEYOND if len(positions) == config.block_size else min(GREEDY_BEYOND, len(positions))
     text = model.generate(
-        torch.from_numpy(prompt[None]), GREEDY_BEFORE + GREEDY_BEYOND, SamplingConfig(temperature=0.0), seed=0
+        torch.from_numpy(prompt[None]), GREEDY_BEFORE + beyond, SamplingConfig(temperature=0.0), seed=0
     )
-    move = check_causality(lambda ids: eager_logits(model, ids), ids, model.config.vocab_size, allowed=0.0)[1]
+    logits_of = functools.partial(eager_logits, model)
+    moving = check_causality(logits_of, ids, positions, config.vocab_size, allowed=0.0)[1]
     return Golden(
         input_ids=ids,
-        logits=eager_logits(model, ids),
+        positions=positions,
+        logits=eager_logits(model, ids, positions),
         greedy_prompt=prompt,
         greedy_ids=text[0, len(prompt) :].numpy(),
-        unmoved=np.array([move.worst], np.int64),
+        unmoved=np.array([moving.worst], np.int64),
     )
 
 
-def eager_logits(model: GPT, ids: Ids) -> Logits:
-    """PyTorch's logits in eval mode: (B, T) -> float32 (B, T, vocab_size)."""
+def eager_logits(model: GPT, ids: Ids, positions: Ids) -> Logits:
+    """PyTorch's logits in eval mode: (B, T), at positions (K,) -> float32 (B, K, vocab_size)."""
     with eval_mode(model), torch.no_grad():
-        logits: Logits = model(torch.from_numpy(ids)).numpy()
+        features = model.features(torch.from_numpy(ids))  # (B, T, C)
+        logits: Logits = model.lm_head(features[:, torch.from_numpy(positions)]).numpy()
     return logits
 
 
 def prove_onnx(model: GPT, path: Path, golden: Golden) -> list[Check]:
     """Every check of an ONNX file on the CPU provider, with `model` (on the CPU) at hand."""
-    return prove(Decoder(open_session(path, provider="cpu")), golden, lambda ids: eager_logits(model, ids))
+    return prove(Decoder(open_session(path, provider="cpu")), golden, functools.partial(eager_logits, model))
 
 
 def prove_torchscript(model: GPT, path: Path, golden: Golden) -> list[Check]:
@@ -63,17 +62,17 @@ def prove_torchscript(model: GPT, path: Path, golden: Golden) -> list[Check]:
     loaded = load_torchscript(path)
 
     @torch.no_grad()
-    def logits_of(ids: Ids) -> Logits:
-        logits: Logits = loaded(torch.from_numpy(ids)).numpy()
+    def logits_of(ids: Ids, positions: Ids) -> Logits:
+        logits: Logits = loaded(torch.from_numpy(ids))[:, torch.from_numpy(positions)].numpy()
         return logits
 
     prompt = torch.from_numpy(golden.greedy_prompt[None])  # (1, P)
     text = loaded.generate(prompt, len(golden.greedy_ids), 0.0, 0)[0, prompt.shape[1] :].numpy()
     allowed = tolerance("fp32", "cpu", golden.logits)
+    ids, positions = golden.input_ids, golden.positions
+    unmoved = golden.unmoved.item()
     return [
-        check_logits(logits_of, lambda ids: eager_logits(model, ids), golden.input_ids, allowed),
-        *check_causality(
-            logits_of, golden.input_ids, model.config.vocab_size, allowed=0.0, unmoved=golden.unmoved.item()
-        ),
+        check_logits(logits_of, functools.partial(eager_logits, model), ids, positions, allowed),
+        *check_causality(logits_of, ids, positions, model.config.vocab_size, allowed=0.0, unmoved=unmoved),
         check_greedy(logits_of, np.asarray(text), golden, 2 * allowed),
     ]

@@ -36,7 +36,8 @@ class _Scripted(nn.Module):
         Beyond block_size the window slides, as in the lecture. Draws from torch's global generator.
         """
         for _ in range(max_new_tokens):
-            logits = self.model(input_ids[:, -self.block_size :])[:, -1]  # (B, vocab_size)
+            window = input_ids[:, -self.block_size :]
+            logits = self.model.lm_head(self.model.features(window)[:, -1])  # (B, vocab_size)
             if temperature == 0.0:
                 token = logits.argmax(dim=-1, keepdim=True)  # (B, 1)
             else:

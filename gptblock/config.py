@@ -18,6 +18,12 @@ from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 from gptblock.errors import ConfigError
 
 Init = Literal["gpt2", "normal", "torch"]
+Norm = Literal["layernorm", "rmsnorm", "none"]
+NormPlacement = Literal["pre", "post"]
+FeedForwardKind = Literal["relu", "relu_squared", "gelu", "gelu_tanh", "swiglu"]
+Positions = Literal["learned", "rope", "none"]
+Bias = Literal["lecture", "gpt2", "none"]
+TokenizerKind = Literal["char", "byte", "bpe"]
 Device = Literal["auto", "cpu", "cuda"]
 Overflow = Literal["slide", "rebase", "stop"]
 
@@ -56,9 +62,13 @@ class _Config:
 
 @dataclass(frozen=True)
 class ModelConfig(_Config):
-    """The shape of a GPT, in the words of the lecture.
+    """The shape of a GPT, in the words of the lecture; the defaults of its parts are the lecture's block.
 
-    `head_size` is n_embd // n_head: several narrow heads cost what one wide one does.
+    `head_size` is n_embd // n_head: several narrow heads cost what one wide one does. `bias` says which
+    layers have one: with "lecture" every Linear but query, key and value; with "gpt2" every Linear but the
+    head; with "none" neither a Linear nor a LayerNorm. `qk_norm` normalises each head's queries and keys.
+    `ff_ratio` is the feed-forward's width inside by n_embd; 0 means 4, or for "swiglu", which has a third
+    matrix, 8/3 rounded up to a multiple of 8.
     """
 
     vocab_size: int
@@ -67,11 +77,27 @@ class ModelConfig(_Config):
     n_head: int = 4
     n_embd: int = 128  # width of the residual stream
     dropout: float = 0.0
+    norm: Norm = "layernorm"
+    norm_placement: NormPlacement = "pre"
+    norm_eps: float = 1e-5
+    feedforward: FeedForwardKind = "relu"
+    ff_ratio: float = 0.0
+    positions: Positions = "learned"
+    qk_norm: bool = False
+    bias: Bias = "lecture"
+    tie_weights: bool = False  # the head shares the token embedding's weights
     init: Init = "gpt2"
 
     @property
     def head_size(self) -> int:
         return self.n_embd // self.n_head
+
+    @property
+    def ff_size(self) -> int:
+        """The feed-forward's width inside."""
+        if self.ff_ratio:
+            return max(1, round(self.ff_ratio * self.n_embd))
+        return -(-self.n_embd // 3) * 8 if self.feedforward == "swiglu" else 4 * self.n_embd
 
     def _validate(self) -> None:
         for name in ("vocab_size", "block_size", "n_layer", "n_head", "n_embd"):
@@ -81,6 +107,18 @@ class ModelConfig(_Config):
             raise ConfigError(
                 f"n_embd must be divisible by n_head, so that all heads are of one size: "
                 f"got n_embd = {self.n_embd} and n_head = {self.n_head}"
+            )
+        _require("norm_eps", self.norm_eps, "> 0", self.norm_eps > 0)
+        _require("ff_ratio", self.ff_ratio, ">= 0 (0 = the usual)", self.ff_ratio >= 0)
+        if self.norm == "none" and self.norm_placement == "post":
+            raise ConfigError(
+                'norm_placement = "post" places the norm, and norm = "none" has none: '
+                'give another norm, or "pre"'
+            )
+        if self.positions == "rope" and self.head_size % 2:
+            raise ConfigError(
+                f'positions = "rope" turns pairs of features, so head_size (n_embd // n_head) must be even: '
+                f"got {self.head_size}"
             )
 
 
@@ -98,7 +136,18 @@ class TrainConfig(_Config):
     n_head: int = 4
     n_embd: int = 96
     dropout: float = 0.0
+    norm: Norm = "layernorm"
+    norm_placement: NormPlacement = "pre"
+    norm_eps: float = 1e-5
+    feedforward: FeedForwardKind = "relu"
+    ff_ratio: float = 0.0
+    positions: Positions = "learned"
+    qk_norm: bool = False
+    bias: Bias = "lecture"
+    tie_weights: bool = False
     init: Init = "gpt2"
+    tokenizer: TokenizerKind = "char"
+    bpe_vocab_size: int = 1024  # for tokenizer "bpe": tokens, its 256 bytes among them
     batch_size: int = 8
     max_iters: int = 2200
     lr_decay_iters: int = 0
@@ -126,6 +175,7 @@ class TrainConfig(_Config):
 
     def _validate(self) -> None:
         self.model(vocab_size=1)
+        _require("bpe_vocab_size", self.bpe_vocab_size, ">= 256", self.bpe_vocab_size >= 256)
         for name in ("batch_size", "max_iters", "eval_interval", "eval_iters"):
             _require(name, getattr(self, name), ">= 1", getattr(self, name) >= 1)
         for name in (

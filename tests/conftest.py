@@ -12,8 +12,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import hypothesis
 import pytest
 
-from gptblock.config import ModelConfig
-from gptblock.text.tokenizer import CharTokenizer
+from gptblock.config import ModelConfig, TokenizerKind
+from gptblock.text.char import CharTokenizer
 
 if TYPE_CHECKING:
     from gptblock.model.gpt import GPT
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
 # A loaded machine is slow, which is no fault of what is tested.
 hypothesis.settings.register_profile("gptblock", deadline=None)
 hypothesis.settings.load_profile("gptblock")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all-variants", action="store_true", help="every valid combination of a block's parts")
+
 
 # The vocabulary of tiny Shakespeare: 65 characters.
 SHAKESPEARE = "\n !$&',-.3:;?ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -68,3 +73,18 @@ def tiny_bundle(
     folder = tmp_path_factory.mktemp("tiny") / "bundle"
     export_model(tiny_model, tiny_tokenizer, folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def other_bundles(make_model: MakeModel, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Bundles of models that do not write characters, by the kind of their tokens: ONNX alone."""
+    from gptblock.export.build import export_model
+    from gptblock.text.tokenizer import train_tokenizer
+
+    folders = {}
+    kinds: tuple[TokenizerKind, ...] = ("byte", "bpe")
+    for kind in kinds:
+        tokenizer = train_tokenizer(kind, "the cat sat on the mat, and the dog on the log\n" * 9, 280)
+        folders[kind] = tmp_path_factory.mktemp(kind) / "bundle"
+        export_model(make_model(vocab_size=tokenizer.vocab_size), tokenizer, folders[kind], ["onnx"])
+    return folders

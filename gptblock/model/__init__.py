@@ -4,7 +4,7 @@ from gptblock.model.attention import MultiHeadAttention
 from gptblock.model.block import Block
 from gptblock.model.feedforward import FeedForward
 from gptblock.model.gpt import GPT, count_parameters, eval_mode, loss
-from gptblock.model.norm import LayerNorm
+from gptblock.model.norm import LayerNorm, RMSNorm
 
 __all__ = [
     "GPT",
@@ -12,6 +12,7 @@ __all__ = [
     "MultiHeadAttention",
     "FeedForward",
     "LayerNorm",
+    "RMSNorm",
     "loss",
     "count_parameters",
     "eval_mode",

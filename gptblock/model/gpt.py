@@ -14,15 +14,18 @@ from torch import Tensor, nn
 from gptblock.config import ModelConfig, Overflow, SamplingConfig
 from gptblock.errors import InputError
 from gptblock.model.block import Block
-from gptblock.model.norm import LayerNorm
+from gptblock.model.norm import make_norm
 from gptblock.sampling import sample
 
 
 class GPT(nn.Module):
     """input_ids (B, T) int64 -> logits (B, T, vocab_size), with 1 <= T <= block_size.
 
-    Learned positions, pre-norm blocks, a final norm, and a head that is not tied to the embedding. The
-    weights start as `config.init` says: "gpt2" draws them with std 0.02 and those of the projections back
+    As configured by default: learned positions, pre-norm blocks, a final norm, and a head that is not tied to
+    the embedding. Post-norm blocks end in a norm and have no final one. A tied head shares the embedding's
+    weights (Press and Wolf 2017).
+
+    The weights start as `config.init` says: "gpt2" draws them with std 0.02 and those of the projections back
     into the residual stream with 0.02 / sqrt(2 * n_layer), since the stream sums 2 * n_layer of them (Radford
     et al. 2019, section 2.3); "normal" draws all with std 0.02; both set biases to 0; "torch" leaves torch's.
     """
@@ -32,26 +35,37 @@ class GPT(nn.Module):
         self.config = config
         self.block_size = config.block_size  # TorchScript reads integers in forward, not a dataclass
         self.token_embedding = nn.Embedding(config.vocab_size, config.n_embd)
-        self.position_embedding = nn.Embedding(config.block_size, config.n_embd)
+        self.position_embedding = (
+            nn.Embedding(config.block_size, config.n_embd) if config.positions == "learned" else None
+        )
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
-        self.ln_f = LayerNorm(config.n_embd)
-        self.lm_head = nn.Linear(config.n_embd, config.vocab_size)
+        self.ln_f = make_norm(config) if config.norm_placement == "pre" else nn.Identity()
+        self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=config.bias == "lecture")
+        if config.tie_weights:
+            self.token_embedding.weight = self.lm_head.weight
         if config.init != "torch":
             _draw_weights(self, config)
 
     def forward(self, input_ids: Tensor) -> Tensor:
         """The logits of every position's next token. Raises InputError where T is above block_size."""
+        logits: Tensor = self.lm_head(self.features(input_ids))  # (B, T, vocab_size)
+        return logits
+
+    def features(self, input_ids: Tensor) -> Tensor:
+        """What the head reads, for whoever wants the logits of a few positions: (B, T) -> (B, T, C)."""
         T = input_ids.size(1)
         if self.block_size < T:
             raise InputError(
                 f"the input is {T} tokens long and the model reads at most block_size = {self.block_size}: "
                 f"pass the last {self.block_size} tokens, as generate does"
             )
-        x = self.token_embedding(input_ids) + self.position_embedding.weight[:T]  # (B, T) -> (B, T, C)
+        x = self.token_embedding(input_ids)  # (B, T) -> (B, T, C)
+        if self.position_embedding is not None:
+            x = x + self.position_embedding.weight[:T]
         for block in self.blocks:
             x = block(x)  # (B, T, C)
-        logits: Tensor = self.lm_head(self.ln_f(x))  # (B, T, vocab_size)
-        return logits
+        features: Tensor = self.ln_f(x)
+        return features
 
     @torch.no_grad()
     def generate(
@@ -95,7 +109,7 @@ class GPT(nn.Module):
                         break
                     kept = self.block_size if overflow == "slide" else max(1, self.block_size // 2)
                     context = context[:, -kept:]
-                last = self(context)[:, -1].float().cpu().numpy()  # (B, vocab_size)
+                last = self.lm_head(self.features(context)[:, -1]).float().cpu().numpy()  # (B, vocab_size)
                 rows = zip(last, tokens.cpu().numpy(), generators, strict=True)
                 drawn = [sample(logits, sampling, previous, rng) for logits, previous, rng in rows]
                 column = torch.tensor(drawn, dtype=tokens.dtype, device=tokens.device)[:, None]  # (B, 1)
@@ -110,7 +124,7 @@ def loss(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def count_parameters(module: nn.Module) -> int:
-    """How many numbers the module learns."""
+    """How many numbers the module learns; a tied head's are the embedding's."""
     return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
 
 

@@ -9,7 +9,8 @@ from gptblock.bundle.manifest import ModelMetadata
 from gptblock.errors import CorruptError, GptblockError, InputError, ProviderError
 from gptblock.runtime.capture import one_line
 from gptblock.runtime.session import Session
-from gptblock.text.tokenizer import tokenizer_from_dict
+from gptblock.text.subword import SubwordTokenizer
+from gptblock.text.tokenizer import Tokenizer, tokenizer_from_dict
 
 Ids = NDArray[np.int64]
 Logits = NDArray[np.float32]
@@ -59,11 +60,11 @@ class Decoder:
                 f"the graph's inputs are {', '.join(inputs)}; "
                 f"a model exported by gptblock has {', '.join(expected)}"
             )
-        symbols, vocab_size = (
-            tokenizer_from_dict(self.metadata.tokenizer).vocab_size,
-            self.metadata.model.vocab_size,
-        )
-        if symbols != vocab_size:
+        self.tokenizer: Tokenizer = tokenizer_from_dict(self.metadata.tokenizer)
+        symbols, vocab_size = self.tokenizer.vocab_size, self.metadata.model.vocab_size
+        if symbols > vocab_size or (
+            symbols < vocab_size and not isinstance(self.tokenizer, SubwordTokenizer)
+        ):
             raise CorruptError(
                 f"the model has vocab_size {vocab_size} and its tokenizer {symbols} symbols: "
                 f"the metadata was altered; export it again"
@@ -111,10 +112,11 @@ class Decoder:
             )
         return CorruptError(f"the graph opens and does not run: {said}; export it again")
 
-    def logits(self, ids: Ids) -> Logits:
-        """The logits of every position, read from scratch: (B, T) -> (B, T, vocab_size) float32.
+    def logits(self, ids: Ids, positions: Ids | None = None) -> Logits:
+        """The logits at `positions` (K,), by default all T, read from scratch.
 
-        Raises InputError for a T of 0 or above block_size, and for ids outside the vocabulary.
+        ids (B, T) -> float32 (B, K, vocab_size). Raises InputError for a T of 0 or above block_size, and for
+        ids outside the vocabulary.
         """
         batch, time = ids.shape
         if not 1 <= time <= self.block_size:
@@ -127,7 +129,7 @@ class Decoder:
                 f"input_ids must be from 0 to {vocab_size - 1} (vocab_size {vocab_size}): "
                 f"got {int(ids.min())} to {int(ids.max())}"
             )
+        wanted = np.arange(time) if positions is None else positions
         if not batch:
-            return np.zeros((0, time, vocab_size), np.float32)  # the graph takes no batch without rows
-        everywhere = np.broadcast_to(np.arange(time), (batch, time))
-        return self.step(Cache(self, batch, time), ids, everywhere)
+            return np.zeros((0, len(wanted), vocab_size), np.float32)  # the graph takes no batch without rows
+        return self.step(Cache(self, batch, time), ids, np.broadcast_to(wanted, (batch, len(wanted))))

@@ -8,7 +8,8 @@ from pathlib import Path
 from gptblock.bundle.manifest import Check
 from gptblock.bundle.store import check_files, find_bundle, read_manifest, read_tensors
 from gptblock.runtime.decoder import Decoder
-from gptblock.runtime.proof import Golden, prove
+from gptblock.runtime.golden import Golden
+from gptblock.runtime.proof import prove
 from gptblock.runtime.session import Provider, ProviderName, open_session
 
 GOLDEN_NAME = "golden.safetensors"

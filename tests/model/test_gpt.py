@@ -222,7 +222,7 @@ class TestGenerate:
     ) -> None:
         model = GPT(tiny.replace(block_size=block_size))
         seen: list[Tensor] = []
-        model.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        model.token_embedding.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
         tokens = model.generate(ids(2, prompt), 40, SamplingConfig(), seed=3, overflow=overflow)
         expected = contexts(prompt, 40, block_size, overflow)
         assert tokens.shape == (2, prompt + len(expected))

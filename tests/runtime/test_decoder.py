@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import onnx
 import pytest
@@ -144,3 +146,23 @@ def test_a_tokenizer_of_another_size_is_refused(altered):
 
     with pytest.raises(CorruptError, match="the model has vocab_size 65 and its tokenizer 3 symbols"):
         Decoder(open_session(altered(shorten), provider="cpu"))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"), [(64, None), (65, None), (66, "vocab_size 65 and its tokenizer 66")]
+)
+def test_only_a_subword_vocabulary_may_have_fewer_tokens(tokens, message, altered):
+    """Checkpoints come with padded embeddings; their ids beyond the vocabulary are shown as U+FFFD."""
+    vocab = {f"t{token}": token for token in range(tokens)}
+    model = {"type": "WordLevel", "vocab": vocab, "unk_token": "none"}
+
+    def subword(graph):
+        entry = next(p for p in graph.metadata_props if p.key == "gptblock.tokenizer")
+        entry.value = json.dumps({"type": "subword", "json": {"version": "1.0", "model": model}})
+
+    session = open_session(altered(subword), provider="cpu", threads=1)
+    if message:
+        with pytest.raises(CorruptError, match=message):
+            Decoder(session)
+    else:
+        assert Decoder(session).tokenizer.decode([1, 64]) == "t1 " + ("t64" if tokens == 65 else "\ufffd")

@@ -9,19 +9,12 @@ import pytest
 
 from gptblock.bundle.store import read_tensors
 from gptblock.errors import CorruptError
-from gptblock.runtime.proof import (
-    Golden,
-    check_causality,
-    check_greedy,
-    check_logits,
-    lengths,
-    prove,
-    random_ids,
-    tolerance,
-)
+from gptblock.runtime.golden import Golden
+from gptblock.runtime.proof import check_causality, check_greedy, check_logits, lasts, prove, tolerance
 
 V, T = 5, 8
-IDS = random_ids(V, T)
+IDS = np.random.default_rng(0).integers(0, V, size=(3, T))
+ALL = np.arange(T)
 TABLE = np.random.default_rng(0).normal(size=(V, V)).astype(np.float32)
 
 LOGITS, STAY, MOVE = (
@@ -37,6 +30,11 @@ def causal(ids: np.ndarray) -> np.ndarray:
     return TABLE[ids].cumsum(axis=1)
 
 
+def at(logits_of):
+    """The same, at some positions only, as the proof asks for them."""
+    return lambda ids, positions: logits_of(ids)[:, positions]
+
+
 def nan_at(length: int):
     """The same model, which gives one NaN for inputs of `length` tokens."""
 
@@ -46,7 +44,7 @@ def nan_at(length: int):
             logits[0, 0, 0] = np.nan
         return logits
 
-    return logits_of
+    return at(logits_of)
 
 
 @pytest.fixture
@@ -65,7 +63,7 @@ def test_logits_are_compared_at_every_length_and_in_two_batch_sizes():
         seen.append(ids.shape)
         return causal(ids)
 
-    check = check_logits(causal, expected_of, IDS, allowed=0.0)
+    check = check_logits(at(causal), at(expected_of), IDS, ALL, allowed=0.0)
     assert seen == [(batch, time) for time in range(1, T + 1) for batch in (1, 3)]
     assert (check.cases, check.worst, check.ok) == (2 * T, 0.0, True)
 
@@ -75,20 +73,20 @@ def test_one_wrong_length_fails(length):
     def wrong(ids):
         return causal(ids) + (0.25 if ids.shape[1] == length else 0.0)
 
-    check = check_logits(causal, wrong, IDS, allowed=0.1)
+    check = check_logits(at(causal), at(wrong), IDS, ALL, allowed=0.1)
     assert check.worst == pytest.approx(0.25, abs=1e-6)
     assert not check.ok
 
 
 @pytest.mark.parametrize("length", [1, 5, T])
 def test_a_nan_on_either_side_fails_wherever_it_is(length):
-    assert not check_logits(nan_at(length), causal, IDS, allowed=1.0).ok
-    assert not check_logits(causal, nan_at(length), IDS, allowed=1.0).ok
+    assert not check_logits(nan_at(length), at(causal), IDS, ALL, allowed=1.0).ok
+    assert not check_logits(at(causal), nan_at(length), IDS, ALL, allowed=1.0).ok
 
 
 def test_logits_of_another_shape_are_no_logits():
     with pytest.raises(CorruptError, match=r"logits of shape \(1, 1, 4\) where \(1, 1, 5\) was expected"):
-        check_logits(lambda ids: causal(ids)[..., :4], causal, IDS, allowed=1.0)
+        check_logits(at(lambda ids: causal(ids)[..., :4]), at(causal), IDS, ALL, allowed=1.0)
 
 
 @pytest.mark.parametrize(
@@ -103,20 +101,21 @@ def test_logits_of_another_shape_are_no_logits():
     ],
 )
 def test_causality_both_ways(logits_of, earlier_moved, stuck):
-    stay, move = check_causality(logits_of, IDS, V, allowed=0.0)
+    stay, move = check_causality(at(logits_of), IDS, ALL, V, allowed=0.0)
     assert (stay.cases, move.cases) == (T, T)
     assert (stay.ok, stay.worst > 0) == (not earlier_moved, earlier_moved)
     assert (move.ok, move.worst) == (stuck == 0, stuck)
 
 
 def test_causality_of_nan_fails():
-    stay, _ = check_causality(nan_at(T), IDS, V, allowed=1.0)
+    stay, _ = check_causality(nan_at(T), IDS, ALL, V, allowed=1.0)
     assert np.isnan(stay.worst)
     assert not stay.ok
 
 
 def test_a_vocabulary_of_one_has_nothing_to_change():
-    checks = check_causality(lambda ids: np.zeros((*ids.shape, 1)), np.zeros((3, 4), int), 1, allowed=0.0)
+    flat = at(lambda ids: np.zeros((*ids.shape, 1)))
+    checks = check_causality(flat, np.zeros((3, 4), int), np.arange(4), 1, allowed=0.0)
     assert [(check.cases, check.ok) for check in checks] == [(0, True), (0, True)]
 
 
@@ -133,7 +132,7 @@ def prefers(scores: list[float]):
         logits[0, -1] = scores
         return logits
 
-    return logits_of
+    return at(logits_of)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +145,7 @@ def prefers(scores: list[float]):
     ],
 )
 def test_a_greedy_text_that_differs_is_worth_the_preference(third, scores, worst):
-    golden = Golden(IDS, causal(IDS), PROMPT, TEXT, np.zeros(1, np.int64))
+    golden = Golden(IDS, ALL, causal(IDS), PROMPT, TEXT, np.zeros(1, np.int64))
     check = check_greedy(prefers(scores), np.array([4, 3, third, 0]), golden, allowed=0.1)
     assert (check.name, check.cases) == (GREEDY, 4)
     assert check.worst == pytest.approx(worst, nan_ok=True)
@@ -154,15 +153,15 @@ def test_a_greedy_text_that_differs_is_worth_the_preference(third, scores, worst
 
 
 def test_a_greedy_text_that_ends_early_fails():
-    golden = Golden(IDS, causal(IDS), PROMPT, TEXT, np.zeros(1, np.int64))
-    check = check_greedy(causal, TEXT[:3], golden, allowed=1.0)
+    golden = Golden(IDS, ALL, causal(IDS), PROMPT, TEXT, np.zeros(1, np.int64))
+    check = check_greedy(at(causal), TEXT[:3], golden, allowed=1.0)
     assert np.isnan(check.worst)
     assert not check.ok
 
 
 def test_a_greedy_text_that_agrees_needs_no_logits():
-    golden = Golden(IDS, causal(IDS), PROMPT, TEXT, np.zeros(1, np.int64))
-    assert check_greedy(lambda _: pytest.fail("not needed"), TEXT, golden, allowed=0.0).worst == 0.0
+    golden = Golden(IDS, ALL, causal(IDS), PROMPT, TEXT, np.zeros(1, np.int64))
+    assert check_greedy(lambda *_: pytest.fail("not needed"), TEXT, golden, allowed=0.0).worst == 0.0
 
 
 @pytest.mark.parametrize(
@@ -181,13 +180,34 @@ def test_the_tolerance_grows_with_the_largest_logit(provider, largest, allowed):
     assert tolerance("fp32", provider, logits) == pytest.approx(allowed, rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("block_size", "expected"), [(1, [1]), (3, [1, 2, 3]), (64, list(range(1, 65))), (65, None), (1024, None)]
-)
-def test_lengths_hold_both_ends(block_size, expected):
-    spread = lengths(block_size)
-    assert expected is None or spread == expected
-    assert (spread[0], spread[-1], len(set(spread))) == (1, block_size, min(block_size, 64))
+@pytest.mark.parametrize(("count", "tried"), [(1, 1), (3, 3), (64, 64), (65, 64), (1024, 64)])
+def test_prefixes_of_many_lengths_are_tried(count, tried):
+    ends = lasts(np.arange(count))
+    assert (ends[0], ends[-1], len(set(ends))) == (0, count - 1, tried)
+
+
+# A spread of positions, as large models are proved at, sees the same faults where it looks.
+SPREAD = np.array([0, 3, 7])
+
+
+def test_a_spread_of_positions_is_looked_at_and_no_other():
+    wrong = at(lambda ids: causal(ids) + np.isin(np.arange(ids.shape[1]), [1, 2, 4, 5, 6])[:, None])
+    right = check_logits(at(causal), wrong, IDS, SPREAD, allowed=0.0)
+    assert (right.cases, right.worst) == (6, 0.0)
+    assert not check_logits(at(causal), at(lambda ids: causal(ids) * 2), IDS, SPREAD, allowed=0.1).ok
+
+
+def test_a_mask_one_too_near_does_not_slip_through_a_spread():
+    near = at(lambda ids: causal(ids) + 1e-3 * np.roll(TABLE[ids], -1, axis=1))
+    stay, move = check_causality(near, IDS, SPREAD, V, allowed=0.0)
+    assert (stay.cases, stay.ok, move.ok) == (3, False, True)
+
+
+def test_the_chunks_of_a_spread_hold_and_fail(decoder, golden):
+    positions = np.array([0, 1, 7, 15])
+    spread = dataclasses.replace(golden, positions=positions, logits=golden.logits[:, positions])
+    assert failures(prove(decoder, spread)) == set()
+    assert failures(prove(decoder, changed(spread, "logits", (2, 2, 3), 1e-3))) == {LOGITS, CHUNKS, RAGGED}
 
 
 def test_the_proof_of_the_shared_bundle_holds(decoder, golden):
@@ -265,6 +285,11 @@ def without(tensors, name):
         lambda tensors: tensors | {"input_ids": tensors["input_ids"].astype(np.float32)},
         lambda tensors: tensors | {"input_ids": tensors["input_ids"] + 65},
         lambda tensors: tensors | {"logits": tensors["logits"][..., :-1]},
+        lambda tensors: (
+            tensors | {"positions": tensors["positions"][:-1], "logits": tensors["logits"][:, :-1]}
+        ),
+        lambda tensors: tensors | {"positions": tensors["positions"][::-1].copy()},
+        lambda tensors: tensors | {"positions": tensors["positions"] - 1},
         lambda tensors: tensors | {"logits": tensors["logits"][:-1]},
         lambda tensors: tensors | {"greedy_prompt": tensors["greedy_prompt"][:0]},
         lambda tensors: tensors | {"greedy_prompt": tensors["greedy_prompt"][None]},
