@@ -18,6 +18,7 @@ import typer
 
 import gptblock
 from gptblock.cli.console import complain, discard
+from gptblock.cli.convert import convert
 from gptblock.cli.doctor import doctor
 from gptblock.cli.export import export
 from gptblock.cli.generate import generate
@@ -61,7 +62,7 @@ def _ending_well(command: Callable[P, None]) -> Callable[P, None]:
     return run
 
 
-for command in (train, export, generate, verify, inspect, doctor):
+for command in (train, convert, export, generate, verify, inspect, doctor):
     app.command()(_ending_well(command))
 
 

@@ -100,6 +100,10 @@ def _facts(folder: Path, manifest: Manifest) -> dict[str, str]:
         losses = f"loss {training.train_loss:.4f}, validation loss {training.val_loss:.4f}"
         facts["training"] = f"{training.data}, {training.steps} steps, {losses}"
         facts["command"] = training.command
+    if source := manifest.source:
+        loss = f", loss {source.loss:.4f} on {source.data}" if source.loss is not None else ""
+        facts["source"] = f"{source.format}, {source.file}, sha256 {source.sha256}{loss}"
+        facts["command"] = source.command
     facts["made with"] = ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
     has_card = (folder / CARD_NAME).is_file()
     facts["model card"] = f"{folder / CARD_NAME} (--card shows it)" if has_card else "none"
@@ -109,9 +113,17 @@ def _facts(folder: Path, manifest: Manifest) -> dict[str, str]:
 def _model_facts(source: Manifest | ModelMetadata) -> dict[str, str]:
     return {
         "model": ", ".join(f"{name} {value}" for name, value in source.model.to_dict().items()),
-        "tokenizer": f"{source.tokenizer.get('type')}, {source.model.vocab_size} symbols",
-        "needs": f"onnxruntime {source.minimum_onnxruntime} or newer",
+        "tokenizer": _tokenizer(source.tokenizer, source.model.vocab_size),
+        "needs": f"onnxruntime {source.minimum_onnxruntime} or newer"
+        + (", tokenizers (pip install 'gptblock[bpe]')" if source.tokenizer.get("type") == "subword" else ""),
     }
+
+
+def _tokenizer(values: Mapping[str, object], vocab_size: int) -> str:
+    match values:
+        case {"type": "subword", "json": {"model": {"type": str(algorithm)}}}:
+            return f"subword ({algorithm}), {vocab_size} tokens"
+    return f"{values.get('type')}, {vocab_size} symbols"
 
 
 def _print_facts(facts: Mapping[str, str]) -> None:

@@ -14,7 +14,20 @@ import typer
 from gptblock.bundle.locate import DEFAULT_RUN
 from gptblock.cli.console import say
 from gptblock.cli.options import Quiet
-from gptblock.config import PRESETS, Device, Init, TrainConfig, read_toml, train_config
+from gptblock.config import (
+    PRESETS,
+    Bias,
+    Device,
+    FeedForwardKind,
+    Init,
+    Norm,
+    NormPlacement,
+    Positions,
+    TokenizerKind,
+    TrainConfig,
+    read_toml,
+    train_config,
+)
 from gptblock.errors import MissingExtraError
 
 FIELDS = [field.name for field in dataclasses.fields(TrainConfig)]
@@ -64,7 +77,30 @@ def train(
     n_head: Annotated[int | None, _field("Heads of a block; divides --n-embd.", _MODEL)] = None,
     n_embd: Annotated[int | None, _field("Width of the residual stream.", _MODEL)] = None,
     dropout: Annotated[float | None, _field("Share of activations dropped in training.", _MODEL)] = None,
+    norm: Annotated[Norm | None, _field("How the residual stream is normalised.", _MODEL)] = None,
+    norm_placement: Annotated[
+        NormPlacement | None, _field("Before each part, or after its addition.", _MODEL)
+    ] = None,
+    norm_eps: Annotated[float | None, _field("What keeps a norm from dividing by zero.", _MODEL)] = None,
+    feedforward: Annotated[FeedForwardKind | None, _field("The feed-forward's activation.", _MODEL)] = None,
+    ff_ratio: Annotated[
+        float | None, _field("Its width inside by --n-embd; 0: 4, or 8/3 for swiglu.", _MODEL)
+    ] = None,
+    positions: Annotated[Positions | None, _field("How a token knows its place.", _MODEL)] = None,
+    qk_norm: Annotated[bool | None, _field("Normalise each head's queries and keys.", _MODEL)] = None,
+    bias: Annotated[
+        Bias | None, _field("lecture: all but q, k, v; gpt2: all but the head; none.", _MODEL)
+    ] = None,
+    tie_weights: Annotated[
+        bool | None, _field("The head shares the token embedding's weights.", _MODEL)
+    ] = None,
     init: Annotated[Init | None, _field("How the weights start.", _MODEL)] = None,
+    tokenizer: Annotated[
+        TokenizerKind | None, _field("One id a character, a byte, or a byte-pair token.", _MODEL)
+    ] = None,
+    bpe_vocab_size: Annotated[
+        int | None, _field("Tokens for bpe at most, its 256 bytes among them.", _MODEL)
+    ] = None,
     batch_size: Annotated[int | None, _field("Windows of text a step.", _STEPS)] = None,
     max_iters: Annotated[int | None, _field("Steps.", _STEPS)] = None,
     lr_decay_iters: Annotated[

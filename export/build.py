@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Literal, get_args
 
-from gptblock.bundle.manifest import Check, FileEntry, Manifest, ModelMetadata, TrainingRecord
+from gptblock.bundle.manifest import Check, FileEntry, Manifest, ModelMetadata, SourceRecord, TrainingRecord
 from gptblock.bundle.store import hash_file, replace_folder, write_tensors
 from gptblock.errors import ConfigError, CorruptError, ProofError
 from gptblock.export.card import model_card
@@ -18,10 +18,10 @@ from gptblock.export.onnx import export_onnx
 from gptblock.export.parity import make_golden, prove_onnx, prove_torchscript
 from gptblock.export.torchscript import export_torchscript
 from gptblock.model.gpt import GPT
-from gptblock.runtime.proof import Golden
+from gptblock.runtime.golden import Golden
 from gptblock.runtime.verify import GOLDEN_NAME
 from gptblock.text.tokenizer import Tokenizer
-from gptblock.training.checkpoint import LoadedRun, load_model
+from gptblock.training.checkpoint import load_model
 
 Format = Literal["onnx", "torchscript"]
 OnProof = Callable[[str, Sequence[Check]], None]  # file name, its checks, whether they hold or not
@@ -45,7 +45,7 @@ def export(
         loaded.tokenizer,
         run / "bundle",
         formats,
-        training=_record(loaded),
+        record=loaded.record,
         on_proof=on_proof,
     )
 
@@ -56,10 +56,12 @@ def export_model(
     folder: Path,
     formats: Sequence[Format] = ("onnx", "torchscript"),
     *,
-    training: TrainingRecord | None = None,
+    record: TrainingRecord | SourceRecord | None = None,
     on_proof: OnProof | None = None,
 ) -> Manifest:
     """Export any model into a bundle at `folder`; `model.onnx` in fp32 is always part of it.
+
+    `record` says where its weights come from.
 
     Raises ConfigError for a format that there is not, and ProofError as `export` does.
     """
@@ -67,7 +69,8 @@ def export_model(
         raise ConfigError(
             f"formats must be of {', '.join(get_args(Format))}: got {', '.join(sorted(unknown))}"
         )
-    model = copy.deepcopy(model).cpu().eval()
+    if model.lm_head.weight.device.type != "cpu":
+        model = copy.deepcopy(model).cpu()
     golden = make_golden(model)
     checks: dict[str, Sequence[Check]] = {}
 
@@ -97,7 +100,8 @@ def export_model(
         manifest = Manifest(
             model=model.config,
             tokenizer=tokenizer.to_dict(),
-            training=training,
+            training=record if isinstance(record, TrainingRecord) else None,
+            source=record if isinstance(record, SourceRecord) else None,
             files=files,
             versions=_versions(),
             created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -107,19 +111,6 @@ def export_model(
         manifest.files[card.name] = _entry(card)
         (new / "manifest.json").write_text(manifest.to_json(), encoding="utf-8")
     return manifest
-
-
-def _record(run: LoadedRun) -> TrainingRecord:
-    """Where the run's weights come from."""
-    return TrainingRecord(
-        data=run.config.data,
-        data_sha256=run.state["data_sha256"],
-        steps=run.state["step"],
-        train_loss=run.state["train_loss"],
-        val_loss=run.state["val_loss"],
-        command=run.state["command"],
-        config=run.config.to_dict(),
-    )
 
 
 def _entry(path: Path, checks: Sequence[Check] = ()) -> FileEntry:

@@ -15,8 +15,18 @@ import gptblock
 from gptblock.cli.app import app
 
 # What takes long to import, and what a machine that only runs models does not have.
-HEAVY = {"torch", "onnx", "onnxscript", "onnxruntime", "numpy", "matplotlib", "safetensors", "pooch"}
-COMMANDS = ("train", "export", "generate", "verify", "inspect", "doctor")
+HEAVY = {
+    "torch",
+    "onnx",
+    "onnxscript",
+    "onnxruntime",
+    "numpy",
+    "matplotlib",
+    "safetensors",
+    "pooch",
+    "tokenizers",
+}
+COMMANDS = ("train", "convert", "export", "generate", "verify", "inspect", "doctor")
 
 
 def run(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:

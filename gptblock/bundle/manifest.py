@@ -74,11 +74,31 @@ class TrainingRecord:
 
 
 @dataclass(frozen=True)
+class SourceRecord:
+    """Where converted weights come from, and the command that made a run of them, files without folders.
+
+    `sha256` is the file's; of weights in several files, that of their SHA-256s in order. `loss` is on
+    `data`, in nats per token.
+    """
+
+    format: str  # "lecture", "nanogpt" or "gpt2"
+    file: str
+    sha256: str
+    command: str
+    data: str | None
+    loss: float | None
+
+    def __post_init__(self) -> None:
+        _require_sha256("sha256", self.sha256)
+
+
+@dataclass(frozen=True)
 class Manifest:
     """manifest.json: everything in the bundle, by name. It lists every file but itself.
 
-    `tokenizer` is Tokenizer.to_dict(); `versions` are those of the export, by package; `created` is an
-    ISO 8601 time in UTC. Raises ConfigError where a value is not allowed.
+    `training` or `source` says where the weights come from. `tokenizer` is Tokenizer.to_dict(); `versions`
+    are those of the export, by package; `created` is an ISO 8601 time in UTC. Raises ConfigError where a
+    value is not allowed.
     """
 
     model: ModelConfig
@@ -87,6 +107,7 @@ class Manifest:
     files: dict[str, FileEntry]
     versions: dict[str, str]
     created: str
+    source: SourceRecord | None = None
     minimum_onnxruntime: str = MINIMUM_ONNXRUNTIME
     schema_version: int = SCHEMA_VERSION
 

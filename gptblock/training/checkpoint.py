@@ -12,12 +12,13 @@ from typing import Any, Literal, TypedDict, get_origin, get_type_hints
 import torch
 from torch import Tensor, nn
 
+from gptblock.bundle.manifest import SourceRecord, TrainingRecord
 from gptblock.bundle.store import read_tensors, recover_folder, replace_folder, write_file, write_tensors
-from gptblock.config import TrainConfig
+from gptblock.config import ModelConfig, TrainConfig
 from gptblock.errors import ConfigError, CorruptError, NotFoundError
 from gptblock.model import GPT
 from gptblock.text.tokenizer import Tokenizer, tokenizer_from_dict
-from gptblock.training.folder import CHECKPOINTS, is_run, no_run
+from gptblock.training.folder import CHECKPOINTS, is_converted, is_run, no_run, no_training
 
 Which = Literal["best", "last"]
 
@@ -46,6 +47,16 @@ class State(TypedDict):
     versions: dict[str, str]
 
 
+class ConvertedState(TypedDict):
+    """state.json of a converted run, which has one checkpoint, `best`, and no optimizer in it."""
+
+    schema_version: int
+    source: dict[str, Any]  # the fields of a SourceRecord
+    model: dict[str, Any]  # ModelConfig.to_dict()
+    tokenizer: dict[str, Any]  # Tokenizer.to_dict()
+    versions: dict[str, str]
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """A moment of a run, to go on from. `optimizer` holds the states of the generators, too."""
@@ -57,12 +68,11 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class LoadedRun:
-    """A trained model in eval mode on the CPU, with all that belongs to it."""
+    """A model in eval mode on the CPU, with its tokenizer and where it comes from."""
 
     model: GPT
     tokenizer: Tokenizer
-    config: TrainConfig
-    state: State
+    record: TrainingRecord | SourceRecord
 
 
 def checkpoint_folder(run: Path, which: Which) -> Path:
@@ -85,12 +95,22 @@ def read_checkpoint(run: Path, which: Which) -> Checkpoint:
 
 
 def read_state(run: Path, which: Which) -> State:
-    """The state of a run's checkpoint. Raises NotFoundError, or CorruptError naming the file."""
+    """The state of a trained run's checkpoint. Raises NotFoundError, or CorruptError naming the file."""
+    values, path = _read_state(run, which)
+    if is_converted(run):
+        raise no_training(run)
+    return _checked(values, State, path)  # type: ignore[return-value]
+
+
+def _read_state(run: Path, which: Which) -> tuple[object, Path]:
+    """What the state.json of a run's checkpoint holds, and its path."""
     folder = checkpoint_folder(run, which)
     recover_folder(folder)
     if not folder.is_dir():
         if not is_run(run):
             raise no_run(run)
+        if is_converted(run):
+            raise no_training(run)
         has_last = which == "best" and checkpoint_folder(run, "last").is_dir()
         flag, outcome = ("--resume", "goes on") if has_last else ("--overwrite", "with its data begins anew")
         raise NotFoundError(
@@ -99,35 +119,46 @@ def read_state(run: Path, which: Which) -> State:
         )
     path = folder / STATE
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8")), path
     except (OSError, ValueError) as error:
         raise CorruptError(f"{path} cannot be read: {error}") from None
-    return _checked(values, path)
 
 
 def load_model(run: Path, which: Which = "best") -> LoadedRun:
-    """The model of a run's checkpoint, in eval mode on the CPU, with its tokenizer.
+    """The model of a run's checkpoint, trained or converted.
 
     Raises NotFoundError where there is none, and CorruptError, naming the file, where its files are cut
     short or do not fit each other.
     """
-    state = read_state(run, which)
-    path = checkpoint_folder(run, which) / STATE
+    values, path = _read_state(run, which)
+    is_foreign = is_converted(run)
+    state = _checked(values, ConvertedState if is_foreign else State, path)
+    record: TrainingRecord | SourceRecord
     try:
-        config = TrainConfig.from_dict(state["config"])
         tokenizer = tokenizer_from_dict(state["tokenizer"])
-    except (ConfigError, CorruptError) as error:
+        if is_foreign:
+            config = ModelConfig.from_dict(state["model"])
+            record = SourceRecord(**state["source"])
+        else:
+            config = TrainConfig.from_dict(state["config"]).model(tokenizer.vocab_size)
+            record = _training_record(state)  # type: ignore[arg-type]
+    except (ConfigError, CorruptError, TypeError) as error:
         raise CorruptError(f"{path} is not as gptblock wrote it: {error}") from None
     with torch.random.fork_rng(devices=[]):  # the weights drawn here are replaced at once
-        model = GPT(config.model(tokenizer.vocab_size))
+        model = GPT(config)
     restore_weights(model, _tensors(path.with_name(MODEL)), path.with_name(MODEL))
-    return LoadedRun(model.eval(), tokenizer, config, state)
+    return LoadedRun(model.eval(), tokenizer, record)
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """All that a checkpoint keeps of a model, by name; what is shared, as by a tied head, once."""
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 
 def restore_weights(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
     """Copy a checkpoint's weights, read from `path`, into `model`. Raises CorruptError naming it."""
-    require_shapes(tensors, {name: tuple(value.shape) for name, value in model.state_dict().items()}, path)
-    model.load_state_dict(tensors)
+    require_shapes(tensors, {name: tuple(value.shape) for name, value in weights_of(model).items()}, path)
+    model.load_state_dict(tensors, strict=False)  # not strict: a tied head has no name of its own
 
 
 def require_shapes(tensors: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]], path: Path) -> None:
@@ -144,21 +175,33 @@ def require_shapes(tensors: Mapping[str, Tensor], shapes: Mapping[str, tuple[int
         raise CorruptError(f"{path} does not fit the run: {'; '.join(problems[:3])}{more}")
 
 
-def _checked(values: object, path: Path) -> State:
-    """`values` as a State, keys and types compared. Raises CorruptError."""
+def _training_record(state: State) -> TrainingRecord:
+    return TrainingRecord(
+        data=state["data"],
+        data_sha256=state["data_sha256"],
+        steps=state["step"],
+        train_loss=state["train_loss"],
+        val_loss=state["val_loss"],
+        command=state["command"],
+        config=state["config"],
+    )
+
+
+def _checked(values: object, kind: type, path: Path) -> dict[str, Any]:
+    """`values` with keys and types as in the TypedDict `kind`. Raises CorruptError."""
     version = values.get("schema_version") if isinstance(values, dict) else None
     if isinstance(version, int) and version > SCHEMA_VERSION:
         raise CorruptError(
             f"{path} was written by a newer gptblock "
             f"(schema {version}, this one reads {SCHEMA_VERSION}): upgrade gptblock"
         )
-    hints = {name: get_origin(hint) or hint for name, hint in get_type_hints(State).items()}
+    hints = {name: get_origin(hint) or hint for name, hint in get_type_hints(kind).items()}
     if not isinstance(values, dict) or values.keys() != hints.keys():
         raise CorruptError(f"{path} is not a checkpoint's state: expected the keys {', '.join(hints)}")
     for name, hint in hints.items():
         if type(values[name]) is not hint:
             raise CorruptError(f"{path}: {name} must be {hint.__name__}: got {values[name]!r}")
-    return values  # type: ignore[return-value]
+    return values
 
 
 def _arrays(tensors: Mapping[str, Tensor]) -> dict[str, Any]:

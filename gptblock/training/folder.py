@@ -21,12 +21,19 @@ CHECKPOINTS = "checkpoints"
 METRICS = "metrics.jsonl"
 PICTURE = "loss.svg"
 # In the order of their removal: what is left half way is still a run.
-_CONTENTS = ("bundle", PICTURE, METRICS, TOKENIZER, CONFIG, CHECKPOINTS)
+CONTENTS = ("bundle", PICTURE, METRICS, TOKENIZER, CONFIG, CHECKPOINTS)
 
 
 def is_run(folder: Path) -> bool:
     """Whether `folder` holds a run, be it one that was killed before its first checkpoint."""
     return (folder / CHECKPOINTS).is_dir() or ((folder / CONFIG).is_file() and (folder / TOKENIZER).is_file())
+
+
+def is_converted(folder: Path) -> bool:
+    """Whether the run in `folder` came from `gptblock convert`: it has weights and no training's settings."""
+    checkpoints = folder / CHECKPOINTS
+    is_trained = (folder / CONFIG).exists() or (checkpoints / "last").exists()
+    return (checkpoints / "best").is_dir() and not is_trained
 
 
 def require_free(folder: Path, overwrite: bool) -> None:
@@ -50,7 +57,7 @@ def start_run(folder: Path, config: TrainConfig, tokenizer: Tokenizer) -> None:
         raise InputError(
             f"the folder {folder} cannot be made: {error.strerror}; give another --out"
         ) from None
-    for name in _CONTENTS:
+    for name in CONTENTS:
         if (folder / name).is_dir() and not (folder / name).is_symlink():
             shutil.rmtree(folder / name)
         else:
@@ -68,6 +75,8 @@ def read_config(folder: Path) -> TrainConfig:
     """The configuration of the run in `folder`. Raises NotFoundError or CorruptError."""
     if not is_run(folder):
         raise no_run(folder)
+    if is_converted(folder):
+        raise no_training(folder)
     path = folder / CONFIG
     try:
         return TrainConfig.from_dict(tomllib.loads(path.read_text(encoding="utf-8")))
@@ -82,6 +91,14 @@ def no_run(folder: Path) -> NotFoundError:
     )
 
 
+def no_training(folder: Path) -> NotFoundError:
+    """The error for a converted run where a training's is asked for."""
+    return NotFoundError(
+        f"the run in {folder} was converted from another program's checkpoint: it has no training to go on "
+        f"with and no checkpoint but best, which gptblock export {shlex.quote(str(folder))} exports"
+    )
+
+
 def command_of(config: TrainConfig) -> str:
     """The shortest `gptblock train` that gives `config` on any machine: a preset, then what differs."""
     commands: list[list[str]] = []
@@ -90,7 +107,14 @@ def command_of(config: TrainConfig) -> str:
         changed = [(name, value) for name, value in config.to_dict().items() if value != base[name]]
         if "max_iters" in dict(changed) and config.lr_decay_iters == config.max_iters:
             changed = [(name, value) for name, value in changed if name != "lr_decay_iters"]
-        flags = [word for name, value in changed for word in (f"--{name.replace('_', '-')}", str(value))]
+        flags = [word for name, value in changed for word in _flag(name.replace("_", "-"), value)]
         commands.append(["gptblock", "train", config.data, "--preset", preset, *flags])
     shortest = min(commands, key=len)
     return shlex.join(shortest)
+
+
+def _flag(name: str, value: object) -> list[str]:
+    """The words that set a field on the command line."""
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    return [f"--{name}", str(value)]

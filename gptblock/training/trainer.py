@@ -29,6 +29,7 @@ from gptblock.training.checkpoint import (
     checkpoint_folder,
     require_shapes,
     restore_weights,
+    weights_of,
     write_checkpoint,
 )
 from gptblock.training.events import Evaluated, Event, Saved, Stepped
@@ -191,9 +192,7 @@ class Trainer:
         generators = {_BATCHES: self._batches.get_state(), _DROPOUT: _dropout_state(self.config.device)}
         tensors = optimizer_tensors(self.model, self._optimizer)
         folder = checkpoint_folder(self.run, which)
-        write_checkpoint(
-            folder, Checkpoint(self._state(), self.model.state_dict(), {**tensors, **generators})
-        )
+        write_checkpoint(folder, Checkpoint(self._state(), weights_of(self.model), {**tensors, **generators}))
         self.emit(Saved(self.step, folder))
 
     def _report(self) -> None:

@@ -75,7 +75,9 @@ def test_the_keys_inside_an_onnx() -> None:
     assert ModelMetadata(model, {"type": "char", "vocab": "ab"}, "fp32").to_metadata() == {
         "gptblock.schema_version": "1",
         "gptblock.model": '{"vocab_size": 2, "block_size": 4, "n_layer": 1, "n_head": 1, "n_embd": 2, '
-        '"dropout": 0.0, "init": "gpt2"}',
+        '"dropout": 0.0, "norm": "layernorm", "norm_placement": "pre", "norm_eps": 1e-05, '
+        '"feedforward": "relu", "ff_ratio": 0.0, "positions": "learned", "qk_norm": false, '
+        '"bias": "lecture", "tie_weights": false, "init": "gpt2"}',
         "gptblock.tokenizer": '{"type": "char", "vocab": "ab"}',
         "gptblock.precision": "fp32",
         "gptblock.minimum_onnxruntime": "1.28",

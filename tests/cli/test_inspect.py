@@ -69,7 +69,9 @@ def test_a_bundle_is_shown(run: Path, inside: str) -> None:
     assert {name: value.strip() for name, value in lines.items()} == {
         "bundle": str(run / "bundle"),
         "created": "2026-11-30T12:00:00+00:00",
-        "model": "vocab_size 3, block_size 8, n_layer 1, n_head 2, n_embd 4, dropout 0.0, init gpt2",
+        "model": "vocab_size 3, block_size 8, n_layer 1, n_head 2, n_embd 4, dropout 0.0, norm layernorm, "
+        "norm_placement pre, norm_eps 1e-05, feedforward relu, ff_ratio 0.0, positions learned, "
+        "qk_norm False, bias lecture, tie_weights False, init gpt2",
         "tokenizer": "char, 3 symbols",
         "needs": "onnxruntime 1.28 or newer",
         "training": "my\\x1b[2J text.txt, 20 steps, loss 1.2500, validation loss 1.5000",
@@ -230,3 +232,21 @@ def test_a_lone_graph_has_no_card(graph: Path) -> None:
     result = call(graph, "--card")
     assert isinstance(result.exception, NotFoundError)
     assert "has no model card: a bundle's folder has one" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "line", "needs"),
+    [
+        ({"type": "byte"}, "byte, 3 symbols", "onnxruntime 1.28 or newer"),
+        (
+            {"type": "subword", "json": {"model": {"type": "BPE"}}},
+            "subword (BPE), 3 tokens",
+            "onnxruntime 1.28 or newer, tokenizers (pip install 'gptblock[bpe]')",
+        ),
+    ],
+)
+def test_the_tokenizer_is_named(run: Path, tokenizer: dict[str, object], line: str, needs: str) -> None:
+    path = run / "bundle" / "manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"tokenizer": tokenizer}))
+    lines = dict(line.split("  ", 1) for line in call(run).stdout.splitlines()[:9])
+    assert (lines["tokenizer"].strip(), lines["needs"].strip()) == (line, needs)

@@ -117,6 +117,8 @@ def test_stopping_and_resuming_is_straight(text: str, tmp_path: Path) -> None:
         (["--dropout", "1.0"], 2, "dropout must be in [0, 1): got 1.0"),
         (["--dropout", "-0.1"], 2, "dropout must be in [0, 1): got -0.1"),
         (["--learning-rate", "nan"], 2, "learning_rate must be a finite number"),
+        (["--bpe-vocab-size", "255"], 2, "bpe_vocab_size must be >= 256: got 255"),
+        (["--out", "taken", "--resume", "--tokenizer", "byte"], 2, "tokenizer (char in the run, byte given)"),
         (["--preset", "huge"], 2, "there is no preset 'huge'"),
         (["--preset", "huge", "--resume"], 2, "there is no preset 'huge'"),
         (["--config", "none.toml"], 2, "no configuration file none.toml"),
@@ -199,3 +201,33 @@ def test_ctrl_c_saves_exits_130_and_resumes(text: str, tmp_path: Path) -> None:
     result = gptblock("--resume", "--out", run, "--stop-after", "1")
     assert result.exit_code == 0
     assert json.loads((run / "checkpoints" / "last" / "state.json").read_text())["step"] == step + 1
+
+
+def test_every_part_of_the_model_has_its_flag(text: str, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    given = {
+        "norm": "rmsnorm",
+        "norm_placement": "post",
+        "norm_eps": 1e-6,
+        "feedforward": "swiglu",
+        "ff_ratio": 2.0,
+        "positions": "rope",
+        "qk_norm": True,
+        "bias": "none",
+        "tie_weights": False,
+        "tokenizer": "byte",
+        "bpe_vocab_size": 300,
+    }
+    flags = [*("--norm", "rmsnorm", "--norm-placement", "post", "--norm-eps", "1e-6", "--bias", "none")]
+    flags += ["--feedforward", "swiglu", "--ff-ratio", "2", "--positions", "rope", "--qk-norm"]
+    flags += ["--no-tie-weights", "--tokenizer", "byte", "--bpe-vocab-size", "300"]
+    assert gptblock(text, *TINY, *flags, "--max-iters", "1", "--out", run).exit_code == 0
+    assert {name: value for name, value in resolved(run).to_dict().items() if name in given} == given
+
+
+def test_byte_pairs_without_their_library(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    result = gptblock(text, *TINY, "--tokenizer", "bpe", "--out", tmp_path / "run")
+    assert result.exit_code == 4
+    assert result.stderr.endswith("which is not installed: pip install 'gptblock[bpe]'\n")
+    assert not (tmp_path / "run").exists()

@@ -16,7 +16,7 @@ from gptblock.bundle.store import read_tensors, write_tensors
 from gptblock.config import TrainConfig
 from gptblock.errors import CorruptError, NotFoundError
 from gptblock.training import load_model, train
-from gptblock.training.checkpoint import read_checkpoint, write_checkpoint
+from gptblock.training.checkpoint import read_checkpoint, read_state, write_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -54,12 +54,12 @@ def test_a_run_loads_as_it_was_trained(run: Path) -> None:
         assert torch.equal(value, torch.from_numpy(weights[name])), name
     assert not any(module.training for module in loaded.model.modules())
     assert loaded.tokenizer.to_dict() == json.loads((run / "tokenizer.json").read_text())
-    assert loaded.config.n_embd == 8
-    assert loaded.state["step"] == 4
+    assert loaded.record.config["n_embd"] == 8
+    assert loaded.record.steps == 4
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert loaded.state["val_loss"] == lines[-1]["val_loss"]
-    best = load_model(run).state
-    assert best["val_loss"] == best["best_val_loss"] == min(line["val_loss"] for line in lines)
+    assert loaded.record.val_loss == lines[-1]["val_loss"]
+    best = read_state(run, "best")["best_val_loss"]
+    assert load_model(run).record.val_loss == best == min(line["val_loss"] for line in lines)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "state.json"])
@@ -78,7 +78,7 @@ def test_resuming_needs_the_optimizer_whole(run: Path) -> None:
     path.write_bytes(path.read_bytes()[:1000])
     with pytest.raises(CorruptError, match=r"optimizer\.safetensors"):
         read_checkpoint(run, "last")
-    assert load_model(run, "last").state["step"] == 4  # which generating does not need
+    assert load_model(run, "last").record.steps == 4  # which generating does not need
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_failed_save_leaves_the_one_before(run: Path) -> None:
     checkpoint.state["best_val_loss"] = float("nan")  # no number of JSON
     with pytest.raises(ValueError, match="JSON"):
         write_checkpoint(run / "checkpoints" / "last", checkpoint)
-    assert load_model(run, "last").state["step"] == 4
+    assert load_model(run, "last").record.steps == 4
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["best", "last"]
 
 
@@ -166,5 +166,5 @@ def test_a_kill_while_saving_leaves_a_whole_checkpoint(run: Path) -> None:
             saved = int(process.stdout.readline())
         time.sleep(0.003)
         os.kill(process.pid, signal.SIGKILL)
-    assert load_model(run, "last").state["step"] >= saved
+    assert load_model(run, "last").record.steps >= saved
     read_checkpoint(run, "last")

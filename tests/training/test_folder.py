@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gptblock.config import PRESETS, TrainConfig, train_config
 from gptblock.errors import CorruptError, InputError, NotFoundError, RunExistsError
-from gptblock.text.tokenizer import CharTokenizer
+from gptblock.text.char import CharTokenizer
 from gptblock.training.folder import command_of, read_config, require_free, start_run
 
 CONFIG = TrainConfig(n_layer=2, device="cpu").resolved()
@@ -106,6 +106,10 @@ def test_reading_a_broken_configuration(tmp_path: Path, text: str) -> None:
             train_config("quick", overrides={"lr_decay_iters": 9}),
             "gptblock train pydoc --preset quick --lr-decay-iters 9",
         ),
+        (
+            train_config("quick", overrides={"qk_norm": True, "norm": "rmsnorm", "tokenizer": "byte"}),
+            "gptblock train pydoc --preset quick --norm rmsnorm --qk-norm --tokenizer byte",
+        ),
     ],
 )
 def test_the_command_of_a_configuration(config: TrainConfig, expected: str) -> None:
@@ -122,6 +126,10 @@ def test_the_command_of_a_configuration(config: TrainConfig, expected: str) -> N
             "learning_rate": st.floats(1e-3, 1.0),
             "min_lr": st.floats(0.0, 1e-4),
             "device": st.sampled_from(["cpu", "cuda"]),
+            "qk_norm": st.booleans(),
+            "tie_weights": st.booleans(),
+            "positions": st.sampled_from(["learned", "rope", "none"]),
+            "bpe_vocab_size": st.integers(256, 10**5),
         },
     ),
 )
@@ -129,6 +137,11 @@ def test_the_command_gives_the_configuration_back(preset: str, changes: dict[str
     config = train_config(preset, overrides=changes).resolved()
     _, _, data, _, named, *flags = shlex.split(command_of(config))
     kinds = {name: type(value) for name, value in config.to_dict().items()}
-    names = [flag.removeprefix("--").replace("-", "_") for flag in flags[::2]]
-    given_back = {name: kinds[name](value) for name, value in zip(names, flags[1::2], strict=True)}
+    given_back: dict[str, object] = {}
+    while flags:
+        name = flags.pop(0).removeprefix("--").replace("-", "_")
+        if kinds.get(name) is bool or name.startswith("no_"):
+            given_back[name.removeprefix("no_")] = not name.startswith("no_")
+        else:
+            given_back[name] = kinds[name](flags.pop(0))
     assert train_config(named, overrides={"data": data, **given_back}).resolved() == config

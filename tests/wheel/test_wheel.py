@@ -19,7 +19,7 @@ import pytest
 
 from gptblock.bundle.manifest import MINIMUM_ONNXRUNTIME
 from gptblock.config import SamplingConfig
-from gptblock.text.tokenizer import CharTokenizer
+from gptblock.text.char import CharTokenizer
 
 if TYPE_CHECKING:
     from gptblock.model.gpt import GPT
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.wheel
 ROOT = Path(__file__).parents[2]
 SOURCES = ("gptblock", "cli", "export", "artifacts/demo", "pyproject.toml", "README.md", "LICENSE")
 OLDEST, TOO_OLD = "1.28.0", "1.27.0"
-NOT_FOR_RUNNING = {"torch", "onnx", "onnxscript", "matplotlib", "pooch", "onnxruntime-gpu"}
+NOT_FOR_RUNNING = {"torch", "onnx", "onnxscript", "matplotlib", "pooch", "tokenizers", "onnxruntime-gpu"}
 
 supported = pytest.mark.parametrize("deployed", ["newest", OLDEST], indirect=True, scope="module")
 refused = pytest.mark.parametrize("deployed", [TOO_OLD], indirect=True, scope="module")
