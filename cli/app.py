@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,8 @@ from typing import Annotated, ParamSpec
 import typer
 
 import gptblock
-from gptblock.cli.console import complain, discard
+from gptblock.cli.bench import bench
+from gptblock.cli.console import complain, discard, say
 from gptblock.cli.convert import convert
 from gptblock.cli.doctor import doctor
 from gptblock.cli.export import export
@@ -25,7 +27,7 @@ from gptblock.cli.generate import generate
 from gptblock.cli.inspect import inspect
 from gptblock.cli.train import train
 from gptblock.cli.verify import verify
-from gptblock.errors import GptblockError
+from gptblock.errors import GptblockError, InterruptedRunError
 
 P = ParamSpec("P")
 
@@ -47,12 +49,26 @@ def _ending_well(command: Callable[P, None]) -> Callable[P, None]:
             command(*args, **kwargs)
             sys.stdout.flush()
         except GptblockError as error:
-            complain(str(error))
+            if isinstance(error, InterruptedRunError):  # as asked for
+                say(str(error))
+            else:
+                complain(str(error))
             raise typer.Exit(error.exit_code) from None
+        except KeyboardInterrupt:
+            discard(sys.stdout)
+            say("interrupted; nothing had been begun that could be saved")
+            raise typer.Exit(InterruptedRunError.exit_code) from None
         except BrokenPipeError:
             discard(sys.stdout)  # whoever read it has had enough; what is buffered must not raise at exit
-        except MemoryError as error:
-            complain(f"out of memory: {error or 'less would do: fewer tokens, samples or prompts at once'}")
+        except (MemoryError, RuntimeError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            wanted = re.search(r"allocate (\d+) bytes", str(error))
+            more = f" ({int(wanted[1]) / 1e9:,.1f} GB more were wanted)" if wanted else ""
+            complain(
+                f"out of memory{more}: less would do, of the model (--n-embd, --n-layer, --block-size), or "
+                f"of what it works on at once (--batch-size, tokens, samples, prompts)"
+            )
             raise typer.Exit(GptblockError.exit_code) from None
         except OSError as error:  # a full disk, a folder that may not be written
             discard(sys.stdout)
@@ -62,8 +78,14 @@ def _ending_well(command: Callable[P, None]) -> Callable[P, None]:
     return run
 
 
-for command in (train, convert, export, generate, verify, inspect, doctor):
+for command in (train, convert, export, generate, verify, inspect, bench, doctor):
     app.command()(_ending_well(command))
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out: Python's, or torch's, which says so in words or by its own class on a GPU."""
+    name = type(error).__name__
+    return isinstance(error, MemoryError) or name == "OutOfMemoryError" or "allocate" in str(error)
 
 
 def _print_version(wanted: bool) -> None:

@@ -26,7 +26,7 @@ HEAVY = {
     "pooch",
     "tokenizers",
 }
-COMMANDS = ("train", "convert", "export", "generate", "verify", "inspect", "doctor")
+COMMANDS = ("train", "convert", "export", "generate", "verify", "inspect", "bench", "doctor")
 
 
 def run(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:

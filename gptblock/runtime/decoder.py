@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,6 +13,9 @@ from gptblock.runtime.capture import one_line
 from gptblock.runtime.session import Session
 from gptblock.text.subword import SubwordTokenizer
 from gptblock.text.tokenizer import Tokenizer, tokenizer_from_dict
+
+if TYPE_CHECKING:
+    from onnxruntime import OrtValue
 
 Ids = NDArray[np.int64]
 Logits = NDArray[np.float32]
@@ -24,23 +29,54 @@ class Cache:
     """
 
     def __init__(self, decoder: Decoder, batch: int, capacity: int) -> None:
-        import onnxruntime
-
         self.batch = batch
         self.capacity = capacity
         self.length: Ids = np.zeros(batch, np.int64)  # (batch,) tokens that each row holds
         self.binding = decoder.session.ort.io_binding()
-        self.binding.bind_output("logits", "cpu")  # first, so that it is output 0 from now on
-        provider = decoder.session.provider
+        self._provider = decoder.session.provider
+        self._vocab_size = decoder.metadata.model.vocab_size
+        self._held: dict[
+            str, object
+        ] = {}  # on the CPU these are numpy's memory, which no binding keeps alive
+        self._chunk: tuple[Ids, Ids, Logits] | None = None
+        self.past_length: Ids = np.zeros(batch, np.int64)  # (batch,) `length`, as the graph reads it
+        self._bind("past_length", self.past_length)
         width = decoder.metadata.model.n_embd
-        self._buffers = []  # held here: on the CPU they are numpy's memory, which no binding keeps alive
         for name in decoder.cache_names:
             # zeros, not whatever the memory held: a NaN there would survive being masked
             zeros = np.zeros((batch, capacity, width), decoder.cache_dtype)
-            buffer = onnxruntime.OrtValue.ortvalue_from_numpy(zeros, provider.name, provider.device_id)
-            self.binding.bind_ortvalue_input(f"past_key_values.{name}", buffer)
+            buffer = self._bind(f"past_key_values.{name}", zeros, self._provider.name)
             self.binding.bind_ortvalue_output(f"present.{name}", buffer)
-            self._buffers.append(buffer)
+
+    def chunk(self, time: int, kept: int) -> tuple[Ids, Ids, Logits]:
+        """The arrays that the graph reads and writes: ids (B, time), positions and logits (B, kept).
+
+        They are bound once and serve as long as the sizes stay, so that a step of the token loop binds
+        nothing; what the last step wrote there is overwritten by the next.
+        """
+        if self._chunk is None or (self._chunk[0].shape[1], self._chunk[1].shape[1]) != (time, kept):
+            ids = np.zeros((self.batch, time), np.int64)
+            positions = np.zeros((self.batch, kept), np.int64)
+            logits = np.zeros((self.batch, kept, self._vocab_size), np.float32)
+            self._bind("input_ids", ids)
+            self._bind("logits_positions", positions)
+            self.binding.bind_ortvalue_output("logits", self._value("logits", logits))
+            self._chunk = ids, positions, logits
+        return self._chunk
+
+    def _bind(self, name: str, array: np.ndarray, device: str = "cpu") -> OrtValue:
+        """Let the graph read its input `name` from `array`, or from a copy on another device."""
+        value = self._value(name, array, device)
+        self.binding.bind_ortvalue_input(name, value)
+        return value
+
+    def _value(self, name: str, array: np.ndarray, device: str = "cpu") -> OrtValue:
+        import onnxruntime
+
+        device_id = 0 if device == "cpu" else self._provider.device_id
+        value = onnxruntime.OrtValue.ortvalue_from_numpy(array, device, device_id)
+        self._held[name] = array, value
+        return value
 
 
 class Decoder:
@@ -80,26 +116,20 @@ class Decoder:
         """Read one chunk a row, and return the logits at `positions` of the chunk.
 
         ids: (B, T), right-padded with any id; positions: (B, K), each below T; valid: (B,), how many of
-        the T ids each row really has (default: all). Returns float32 (B, K, vocab_size).
+        the T ids each row really has (default: all). Returns float32 (B, K, vocab_size), which the
+        cache's next step overwrites.
         """
         batch, time = ids.shape
         assert batch == cache.batch, "a cache serves as many rows as it was made for"
         # What padding writes is overwritten by the row's next chunk, but it must fit.
         assert int(cache.length.max()) + time <= cache.capacity, "the chunk does not fit into the cache"
-        feeds = {  # held here while the graph runs, since a binding holds no reference
-            "input_ids": np.ascontiguousarray(ids),
-            "past_length": cache.length,
-            "logits_positions": np.ascontiguousarray(positions),
-        }
-        for name, array in feeds.items():
-            cache.binding.bind_cpu_input(name, array)
-        cache.binding.bind_output("logits", "cpu")  # anew: the last step's may have another shape
+        bound_ids, bound_positions, logits = cache.chunk(time, positions.shape[1])
+        bound_ids[:], bound_positions[:], cache.past_length[:] = ids, positions, cache.length
         try:
             self.session.ort.run_with_iobinding(cache.binding)
         except Exception as error:  # ONNX Runtime's exceptions have no base of their own
             raise self._failed(error) from None
         cache.length = cache.length + (time if valid is None else valid)
-        logits: Logits = cache.binding.get_outputs()[0].numpy()
         return logits
 
     def _failed(self, error: Exception) -> GptblockError:

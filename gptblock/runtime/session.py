@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import sys
@@ -115,11 +116,18 @@ def _options(ort: ModuleType, threads: int) -> SessionOptions:
 
 
 def _session(ort: ModuleType, graph: Path, session: InferenceSession, provider: Provider) -> Session:
+    _return_memory()
     metadata = _metadata(graph, session)
     problem = version_problem(ort.__version__, metadata.minimum_onnxruntime, f"{graph} asks for it")
     if problem:
         raise ProviderError(str(problem))
     return Session(session, provider, metadata)
+
+
+def _return_memory() -> None:
+    """Give the system back what loading took and freed, which glibc keeps: a third of the file at 43 MB."""
+    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
+        trim(0)
 
 
 def _metadata(graph: Path, session: InferenceSession) -> ModelMetadata:
