@@ -89,6 +89,7 @@ def convert(
     def finish(run: Path, conversion: Conversion) -> None:
         for line in _report(conversion):
             tell(line)
+        tell("exporting, and proving every file against the model")
         export(run, formats, on_proof=print_proof)
 
     conversion = convert_checkpoint(
@@ -104,7 +105,8 @@ def convert(
         overwrite=overwrite,
         finish=finish,
     )
-    write(conversion.sample + "\n")
+    tell("a greedy sample:")
+    write(conversion.sample.lstrip("\n") + "\n")
     tell(f"wrote {out} and its bundle")
     tell(f"next: gptblock generate {shlex.quote(str(out))}")
 

@@ -68,7 +68,7 @@ def _absent(path: Path) -> BundleError:
     if (path / "checkpoints").is_dir():
         return NotFoundError(f"{path} is a run without a bundle: gptblock export {name}")
     return NotFoundError(
-        f"{path} holds neither a bundle nor a run: gptblock train --out {name}, then gptblock export {name}"
+        f"{path} holds neither a bundle nor a run: give a folder that gptblock train, convert or export wrote"
     )
 
 

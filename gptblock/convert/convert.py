@@ -109,7 +109,10 @@ def convert(
             "python": platform.python_version(),
         },
     )
-    with replace_run(out, weights_of(model), state) as run:
+    weights = weights_of(model)
+    del model, reading  # a large model is not to be in memory twice while `finish` exports it
+    with replace_run(out, weights, state) as run:
+        del weights
         if finish:
             finish(run, conversion)
     return conversion

@@ -40,6 +40,7 @@ def replace_run(folder: Path, weights: Mapping[str, Tensor], state: ConvertedSta
         checkpoint.mkdir(parents=True)
         write_tensors(checkpoint / MODEL, {name: tensor.numpy() for name, tensor in weights.items()})
         write_file(checkpoint / STATE, json.dumps(state, indent=2, allow_nan=False) + "\n")
+        del weights  # not to be kept in memory for as long as the caller takes
         yield new
         for path in sorted(folder.iterdir()) if folder.is_dir() else []:
             if path.name in CONTENTS:

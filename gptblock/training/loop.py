@@ -143,6 +143,11 @@ def _continued(config: TrainConfig, state: State) -> TrainConfig:
     changed = [name for name in was if was[name] != now[name] and name not in ("data", "max_iters")]
     if config.max_iters < before.max_iters:
         changed.append("max_iters")
+    if changed == ["max_iters"]:
+        raise ConfigError(
+            f"--resume may raise max_iters and not lower it: got {config.max_iters}, and the run has "
+            f"{before.max_iters}. --stop-after N ends this call after N steps; --overwrite begins anew"
+        )
     if changed:
         changes = ", ".join(f"{name} ({was[name]} in the run, {now[name]} given)" for name in changed)
         raise ConfigError(

@@ -94,7 +94,11 @@ def test_an_installation_without_a_demo(package: Path, folder: bool) -> None:
     ("make", "error", "message"),
     [
         ((), NotFoundError, "there is no a b: gptblock train --out 'a b', then gptblock export 'a b'"),
-        (("notes.txt",), NotFoundError, "a b holds neither a bundle nor a run: gptblock train --out 'a b'"),
+        (
+            ("notes.txt",),
+            NotFoundError,
+            "a b holds neither a bundle nor a run: give a folder that",
+        ),
         (
             ("checkpoints/best/state.json",),
             NotFoundError,

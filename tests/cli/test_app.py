@@ -47,7 +47,6 @@ def verify_raises(monkeypatch):
         (errors.CorruptError, 3),
         (errors.ProviderError, 4),
         (errors.ProofError, 5),
-        (errors.InterruptedRunError, 130),
     ],
 )
 def test_an_error_is_one_message_on_stderr_and_an_exit_code(error, code, verify_raises):
@@ -56,6 +55,37 @@ def test_an_error_is_one_message_on_stderr_and_an_exit_code(error, code, verify_
     assert result.exit_code == code
     assert result.stdout == ""
     assert result.stderr == "error: no good: [bold]/a/:smile:/[/b] \u2603\n"
+
+
+def test_a_stop_that_was_asked_for_is_no_error(verify_raises):
+    verify_raises(errors.InterruptedRunError("stopped at step 3"))
+    assert (result := call("verify")).exit_code == 130
+    assert result.stderr == "stopped at step 3\n"
+
+
+def test_an_interrupt_with_nothing_to_save_says_so(verify_raises):
+    verify_raises(KeyboardInterrupt())
+    assert (result := call("verify")).exit_code == 130
+    assert result.stderr == "interrupted; nothing had been begun that could be saved\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "wanted"),
+    [
+        (MemoryError(), "out of memory: less would do"),
+        (
+            RuntimeError(
+                "DefaultCPUAllocator: can't allocate memory: you tried to allocate 240000000000 bytes."
+            ),
+            "out of memory (240.0 GB more were wanted): less would do",
+        ),
+    ],
+)
+def test_running_out_of_memory_is_one_message(error, wanted, verify_raises):
+    verify_raises(error)
+    assert (result := call("verify")).exit_code == 1
+    assert result.stderr.startswith(f"error: {wanted}")
+    assert result.stderr.count("\n") == 1
 
 
 def test_a_long_message_is_one_line(verify_raises):

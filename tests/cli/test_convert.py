@@ -53,9 +53,14 @@ def test_a_checkpoint_becomes_a_bundle_that_generates(checkpoint):
     )
     assert news[1].startswith("scores: scaled by n_embd, as --scale says; the loss is ")
     assert news[2].startswith("loss on text.txt: ")
-    assert news[3:] == ["wrote my run and its bundle", "next: gptblock generate 'my run'"]
+    assert news[3:] == [
+        "exporting, and proving every file against the model",
+        "a greedy sample:",
+        "wrote my run and its bundle",
+        "next: gptblock generate 'my run'",
+    ]
     greedy = load(Path("my run"), provider="cpu").generate("\n", max_new_tokens=60, temperature=0.0).text
-    assert result.stdout.endswith(greedy + "\n")
+    assert result.stdout.endswith(greedy.lstrip("\n") + "\n")
     shown = json.loads(call("inspect", "my run", "--json").stdout)
     assert shown["source"]["command"] == (
         "gptblock convert model.pt --from lecture --vocab chars.txt --scale n_embd --data text.txt"

@@ -56,6 +56,29 @@ def test_a_pickle_that_would_run_something_is_refused(save, read, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("save", "reason"),
+    [
+        (lambda path: saved_by_torch(path, Touch(path)), r"\(it asks for posix\.system\)"),
+        (
+            lambda path: torch.save(torch.nn.Linear(1, 1), path),
+            r"\(it asks for torch\.nn\.modules\.linear\.Linear\)",
+        ),
+        (
+            lambda path: path.write_bytes(b"PK\x03\x04, and no more"),
+            r"\(it is damaged, or torch\.save did not",
+        ),
+        (lambda path: path.touch(), "is empty: copy it again"),
+    ],
+)
+def test_why_a_file_is_refused_in_our_own_words(save, reason, tmp_path):
+    """torch's would recommend to read it unsafely."""
+    save(tmp_path / "model.pt")
+    with pytest.raises(CorruptError, match=reason) as caught:
+        read_checkpoint(tmp_path / "model.pt")
+    assert "weights_only" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     "code",
     [
         pytest.param(b"cbuiltins\neval\n(S'1'\ntR.", id="global"),
