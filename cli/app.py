@@ -56,7 +56,7 @@ def _ending_well(command: Callable[P, None]) -> Callable[P, None]:
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
             discard(sys.stdout)
-            say("interrupted; nothing had been begun that could be saved")
+            say("interrupted")
             raise typer.Exit(InterruptedRunError.exit_code) from None
         except BrokenPipeError:
             discard(sys.stdout)  # whoever read it has had enough; what is buffered must not raise at exit

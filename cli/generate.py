@@ -73,9 +73,15 @@ def generate(
             rich_help_panel=SAMPLING,
         ),
     ] = "slide",
+    draft: Annotated[
+        Literal["auto", "on", "off"],
+        typer.Option(
+            help="Guess tokens ahead, for the model to verify several at once; auto = where faster."
+        ),
+    ] = "auto",
     precision: Annotated[
         Literal["auto", "fp32", "fp16", "int8", "int4"],
-        typer.Option(help="Which graph of the bundle; auto = fp32."),
+        typer.Option(help="Which graph of the bundle; auto = fp32, on CUDA fp16 if it is there."),
     ] = "auto",
     provider: Provider = "auto",
     device_id: DeviceId = 0,
@@ -118,6 +124,7 @@ def generate(
         stop=stop or (),
         overflow=overflow,
         unknown=unknown,
+        draft=draft,
     )
     tell(f"seed: {generation.seed}")
     if json:
@@ -137,6 +144,8 @@ def generate(
             f"{completion.completion_tokens} tokens, {completion.tokens_per_second:.0f} tokens/s, "
             f"finish reason: {completion.finish_reason}"
         )
+    if generation.drafted_tokens:
+        tell(f"{generation.accepted_tokens} of {generation.drafted_tokens} drafted tokens accepted")
 
 
 def _read(prompt_file: str) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from gptblock.config import Overflow, SamplingConfig
 from gptblock.errors import ConfigError, InputError
 from gptblock.runtime.decoder import Decoder
-from gptblock.runtime.generate import FinishReason, Row, decode
+from gptblock.runtime.generate import Drafting, FinishReason, Row, decode
 from gptblock.runtime.stream import TextStream
 from gptblock.text.tokenizer import Tokenizer, Unknown
 
@@ -51,6 +51,7 @@ class GenerateOptions(TypedDict, total=False):
     stop: str | Sequence[str]  # () ; text that ends a continuation and is not part of it
     overflow: Overflow  # "slide"; what happens beyond block_size, see gptblock.runtime.generate
     unknown: Unknown  # "error"; characters outside the vocabulary are refused, or skipped
+    draft: Drafting  # "auto"; guessing ahead changes the speed, not the text, see gptblock.runtime.generate
 
 
 class Generation(Iterator[str]):
@@ -73,6 +74,7 @@ class Generation(Iterator[str]):
         stop: str | Sequence[str] = (),
         overflow: Overflow = "slide",
         unknown: Unknown = "error",
+        draft: Drafting = "auto",
     ) -> None:
         sampling = SamplingConfig(
             repetition_penalty=repetition_penalty,
@@ -91,6 +93,8 @@ class Generation(Iterator[str]):
                 raise ConfigError(f"{name} must be an integer >= {least}: got {value!r}")
         if overflow not in get_args(Overflow):
             raise ConfigError(f"overflow must be one of {', '.join(get_args(Overflow))}: got {overflow!r}")
+        if draft not in get_args(Drafting):
+            raise ConfigError(f"draft must be one of {', '.join(get_args(Drafting))}: got {draft!r}")
         self.num_samples = num_samples
         self._provider = decoder.session.provider
         self._prompts: dict[Row, str] = {}
@@ -104,10 +108,20 @@ class Generation(Iterator[str]):
                 self._prompts[row] = prompt
                 self._texts[row] = TextStream(tokenizer, [stop] if isinstance(stop, str) else stop)
         self._seconds = 0.0
-        self._pieces = self._run(decode(decoder, list(self._texts), sampling, overflow))
+        self._pieces = self._run(decode(decoder, list(self._texts), sampling, overflow, draft))
 
     def __next__(self) -> str:
         return next(self._pieces)
+
+    @property
+    def drafted_tokens(self) -> int:
+        """How many tokens of all rows were guessed and read so far."""
+        return sum(row.drafted_tokens for row in self._texts)
+
+    @property
+    def accepted_tokens(self) -> int:
+        """How many of the drafted tokens came true."""
+        return sum(row.accepted_tokens for row in self._texts)
 
     def completions(self) -> list[Completion]:
         """Run to the end; the completion of every row, prompt by prompt and sample by sample."""

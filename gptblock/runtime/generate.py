@@ -10,21 +10,31 @@ into block_size. Beyond that the overflow policy decides, exactly as in `gptbloc
     stop     the row ends there.
 
 A prompt longer than block_size starts from its last block_size tokens, or under `stop` ends at once.
-Rows that share a cache form a lane; a row whose window is full leaves its lane.
+Rows that share a cache form a lane; a row whose window is full leaves its lane. Under rebase it waits
+until the lane is empty, so that all go on together and from then on fill their windows together.
+
+With drafting, a step reads the last token of a row and some guesses at what follows it
+(`gptblock.runtime.draft`). Each token is still sampled from the model's logits after the tokens before it,
+with the row's own draws; a guess that equals it saves its step, one that does not is forgotten with all
+after it. So drafting changes no token's distribution, and with one seed no token, except where two are
+within rounding of each other: a step of another width sums in another order, as another batch does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Literal
 
 import numpy as np
 
 from gptblock.config import Overflow, SamplingConfig
 from gptblock.runtime.decoder import Cache, Decoder, Ids, Logits
+from gptblock.runtime.draft import MAX_DRAFT, MAX_ROWS, PROMISING, Draft, worthwhile
 from gptblock.sampling import sample
 
 FinishReason = Literal["length", "stop", "overflow"]
+Drafting = Literal["auto", "on", "off"]  # where it promises to be faster, all that can be guessed, never
 
 
 class Row:
@@ -36,6 +46,9 @@ class Row:
     def __init__(self, prompt_ids: Ids, max_new_tokens: int, rng: np.random.Generator) -> None:
         self.prompt_tokens = len(prompt_ids)
         self.rng = rng
+        self.draft: Draft | None = None
+        self.drafted_tokens = 0  # read before they were certain
+        self.accepted_tokens = 0  # of these, the ones that came true
         self.finish_reason: FinishReason | None = None if max_new_tokens else "length"
         self._start = max(1, self.prompt_tokens)
         self._ids = np.zeros(self._start + max_new_tokens, np.int64)
@@ -60,59 +73,82 @@ class Row:
     def append(self, token: int) -> None:
         self._ids[self.length] = token
         self.length += 1
+        if self.draft:
+            self.draft.learn(token)
         if not self.remaining:
             self.finish_reason = "length"
 
 
 def decode(
-    decoder: Decoder, rows: Sequence[Row], sampling: SamplingConfig, overflow: Overflow
+    decoder: Decoder,
+    rows: Sequence[Row],
+    sampling: SamplingConfig,
+    overflow: Overflow,
+    drafting: Drafting = "off",
 ) -> Iterator[Row]:
     """Continue all rows until each has a finish_reason; yields a row whenever it has got a token.
 
-    The taker may set the row's finish_reason then.
+    The taker may set the row's finish_reason then. `auto` drafts for up to MAX_ROWS rows, and greedy text
+    only: where tokens are drawn, too few guesses come true.
     """
     block_size = decoder.block_size
-    cached: list[_CachedLane] = []
     sliding = _SlidingLane(decoder)
     if overflow == "stop":
         _finish([row for row in _unfinished(rows) if row.length > block_size])
     starting = _unfinished(rows)
-    if starting:
-        cached.append(_CachedLane(decoder, starting, block_size))
-    while cached or sliding.rows:
-        lanes: list[_CachedLane | _SlidingLane] = [*cached, sliding]
-        for lane in lanes:
-            for row, logits in lane.read():
-                row.append(sample(logits, sampling, row.ids, row.rng))
-                yield row
+    is_choosy = drafting == "auto"
+    if drafting == "on" or (is_choosy and len(starting) <= MAX_ROWS and not sampling.temperature):
+        for row in starting:
+            row.draft = Draft(row.ids[-block_size:].tolist())
+    lane = _CachedLane(decoder, starting, block_size, is_choosy) if starting else None
+    waiting: list[Row] = []
+    while lane or sliding.rows:
+        for row, logits in chain(lane.read() if lane else (), sliding.read()):
+            row.append(sample(logits, sampling, row.ids, row.rng))
+            yield row
         sliding.rows = _unfinished(sliding.rows)
-        full = [row for lane in cached for row in lane.release()]
-        cached = [lane for lane in cached if any(lane.seats)]
+        full = lane.release() if lane else []
         if overflow == "stop":
             _finish(full)
         elif overflow == "slide":
-            sliding.rows += full
-        elif full:
-            cached.append(_CachedLane(decoder, full, max(1, block_size // 2)))
+            sliding.admit(full)
+        else:
+            waiting = _unfinished(waiting + full)
+        if lane and not any(lane.seats):
+            lane = _CachedLane(decoder, waiting, max(1, block_size // 2), is_choosy) if waiting else None
+            waiting = []
 
 
 class _CachedLane:
     """Rows that read on together over one cache; a seat is empty once its row is done or gone."""
 
-    def __init__(self, decoder: Decoder, rows: Sequence[Row], window: int) -> None:
-        """Starts every row from its last `window` tokens."""
+    def __init__(self, decoder: Decoder, rows: Sequence[Row], window: int, is_choosy: bool) -> None:
+        """Starts every row from its last `window` tokens. Reads all that is drafted, unless it is choosy."""
         self.decoder = decoder
         self.seats: list[Row | None] = list(rows)
         self.contexts = [row.ids[-window:] for row in rows]
+        self.is_choosy = is_choosy
+        self.drafts = any(row.draft for row in rows)
+        self._positions = np.tile(np.arange(1 + MAX_DRAFT), (len(rows), 1))  # (rows, largest T)
         longest = max(map(len, self.contexts)) + max(row.remaining for row in rows)
         self.cache = Cache(decoder, len(rows), min(decoder.block_size, longest))
 
     def read(self) -> Iterator[tuple[Row, Logits]]:
-        """Each row with its next token's logits, (vocab_size,)."""
-        logits = self._read_contexts() if self.contexts else self._read_last_tokens()
-        for row, row_logits in zip(self.seats, logits, strict=True):
+        """Each row with its next token's logits, (vocab_size,), once or more often.
+
+        The taker appends a token to the row before it asks for more.
+        """
+        if self.contexts:
+            drafts = self._no_drafts()
+            logits = self._read_contexts()
+        else:
+            drafts = self._draft() if self.drafts else self._no_drafts()
+            logits = self._read_last_tokens(drafts)
+        for seat, (row, draft) in enumerate(zip(self.seats, drafts, strict=True)):
             if row:
-                yield row, row_logits
+                yield row, logits[seat, 0]
+                if draft:
+                    yield from self._accepted(seat, row, draft, logits[seat])
 
     def release(self) -> list[Row]:
         """Empty the seats of rows that are finished or full; returns the full ones, to go on elsewhere."""
@@ -121,6 +157,7 @@ class _CachedLane:
             is_full = int(self.cache.length[seat]) == self.decoder.block_size
             if row and (row.finish_reason or is_full):
                 self.seats[seat] = None
+                self.cache.length[seat] = 0  # an empty seat reads too, and must not run out of room
                 full += _unfinished([row])
         return full
 
@@ -130,16 +167,45 @@ class _CachedLane:
         for i, context in enumerate(self.contexts):
             ids[i, : len(context)] = context
         self.contexts = []
-        return self.decoder.step(self.cache, ids, valid[:, None] - 1, valid)[:, 0]
+        return self.decoder.step(self.cache, ids, valid[:, None] - 1, valid)  # (rows, 1, vocab_size)
 
-    def _read_last_tokens(self) -> Logits:
-        ids = np.zeros((len(self.seats), 1), np.int64)
-        for seat, row in enumerate(self.seats):
+    def _accepted(
+        self, seat: int, row: Row, draft: Sequence[int], logits: Logits
+    ) -> Iterator[tuple[Row, Logits]]:
+        """As `read`, for as long as the row's tokens are the drafted ones; forgets the rest."""
+        accepted = 0
+        while accepted < len(draft) and row.ids[-1] == draft[accepted] and not row.finish_reason:
+            accepted += 1
+            yield row, logits[accepted]
+        row.drafted_tokens += len(draft)
+        row.accepted_tokens += accepted
+        self.cache.length[seat] -= len(draft) - accepted
+
+    def _no_drafts(self) -> list[list[int]]:
+        return [[]] * len(self.seats)
+
+    def _draft(self) -> list[list[int]]:
+        """The tokens that each seat reads beyond its row's last one."""
+        if self.is_choosy and not any(row and row.draft and row.draft.hits > PROMISING for row in self.seats):
+            return self._no_drafts()
+        most = min(MAX_DRAFT, self.cache.capacity - int(self.cache.length.max()) - 1)
+        proposals = [
+            row.draft.propose(min(most, row.remaining - 1)) if row and row.draft else ([], [])
+            for row in self.seats
+        ]
+        drafted = worthwhile([likely for _, likely in proposals]) if self.is_choosy else most
+        return [tokens[:drafted] for tokens, _ in proposals]
+
+    def _read_last_tokens(self, drafts: Sequence[Sequence[int]]) -> Logits:
+        drafted = max(map(len, drafts))
+        ids = np.zeros((len(self.seats), 1 + drafted), np.int64)  # (rows, T), right-padded
+        for seat, (row, draft) in enumerate(zip(self.seats, drafts, strict=True)):
             if row:
-                ids[seat] = row.ids[-1]
-            else:
-                self.cache.length[seat] = 0  # an empty seat reads too, and must not run out of room
-        return self.decoder.step(self.cache, ids, np.zeros_like(ids))[:, 0]
+                ids[seat, 0] = row.ids[-1]
+                ids[seat, 1 : 1 + len(draft)] = draft
+        valid = np.array([1 + len(draft) for draft in drafts], np.int64) if drafted else None
+        positions = self._positions[:, : 1 + drafted]
+        return self.decoder.step(self.cache, ids, positions, valid)  # (rows, T, vocab_size)
 
 
 class _SlidingLane:
@@ -148,6 +214,13 @@ class _SlidingLane:
     def __init__(self, decoder: Decoder) -> None:
         self.decoder = decoder
         self.rows: list[Row] = []
+        self.cache: Cache | None = None
+
+    def admit(self, rows: Sequence[Row]) -> None:
+        """Take rows in. They draft no more: a window that shifts cannot verify several tokens at once."""
+        for row in rows:
+            row.draft = None
+        self.rows += rows
 
     def read(self) -> Iterator[tuple[Row, Logits]]:
         """Each row with its next token's logits, (vocab_size,)."""
@@ -156,8 +229,10 @@ class _SlidingLane:
         block_size = self.decoder.block_size
         windows = np.stack([row.ids[-block_size:] for row in self.rows])  # (rows, block_size)
         last = np.full((len(windows), 1), block_size - 1, np.int64)
-        cache = Cache(self.decoder, len(windows), block_size)
-        yield from zip(self.rows, self.decoder.step(cache, windows, last)[:, 0], strict=True)
+        if self.cache is None or self.cache.batch != len(windows):
+            self.cache = Cache(self.decoder, len(windows), block_size)
+        self.cache.length[:] = 0
+        yield from zip(self.rows, self.decoder.step(self.cache, windows, last)[:, 0], strict=True)
 
 
 def _unfinished(rows: Iterable[Row]) -> list[Row]:

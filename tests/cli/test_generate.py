@@ -53,6 +53,8 @@ def call(*arguments: str | Path, stdin: bytes | None = None):
         (["-p", "ROMEO:", "--overflow", "rebase"], {"prompt": "ROMEO:", "overflow": "rebase"}),
         (["-p", "ROMEO:", "--overflow", "stop"], {"prompt": "ROMEO:", "overflow": "stop"}),
         (["-p", "Zoe\u0301!", "--unknown", "skip"], {"prompt": "Zoe\u0301!", "unknown": "skip"}),
+        (["-p", "ROMEO:", "--draft", "on"], {"prompt": "ROMEO:", "draft": "off"}),
+        (["-p", "ROMEO:", "--draft", "off"], {"prompt": "ROMEO:"}),
         (["-p", "ROMEO:", "--seed", "8"], {"prompt": "ROMEO:", "seed": 8}),
     ],
 )
@@ -111,11 +113,20 @@ def test_json_is_one_object_with_the_fields_of_a_completion(tiny_bundle, model):
 def test_news_go_to_stderr(tiny_bundle):
     result = call(tiny_bundle, *SETTINGS, "--stop", "q")
     assert re.fullmatch(
-        r"provider: cpu \(asked for\)\nseed: 7\n\d+ tokens, \d+ tokens/s, finish reason: (stop|length)\n",
+        r"provider: cpu \(asked for\)\nseed: 7\n\d+ tokens, \d+ tokens/s, finish reason: (stop|length)\n"
+        r"(\d+ of \d+ drafted tokens accepted\n)?",
         result.stderr,
     )
     quiet = call(tiny_bundle, *SETTINGS, "--stop", "q", "--quiet")
     assert (quiet.stdout, quiet.stderr) == (result.stdout, "")
+
+
+def test_the_drafted_tokens_are_told(tiny_bundle):
+    drafted = r"^\d+ of \d+ drafted tokens accepted$"
+    on, off = (call(tiny_bundle, *SETTINGS, "-t", "0", "--draft", draft) for draft in ("on", "off"))
+    assert re.search(drafted, on.stderr, re.MULTILINE)
+    assert not re.search(drafted, off.stderr, re.MULTILINE)
+    assert on.stdout == off.stdout
 
 
 def test_an_unset_seed_is_printed_and_gives_the_text_again(tiny_bundle):
@@ -195,7 +206,7 @@ def test_prompt_bytes_that_are_not_utf_8_are_refused(data, offset, tiny_bundle, 
     ("place", "message"),
     [
         ("nowhere", "gptblock train --out nowhere, then gptblock export nowhere"),
-        ("empty", "neither a bundle nor a run: gptblock train --out empty, then gptblock export empty"),
+        ("empty", "neither a bundle nor a run: give a folder that"),
         ("run", "run is a run without a bundle: gptblock export run"),
         ("text.txt", "text.txt is a file, but no .onnx"),
         ("broken.onnx", "broken.onnx is no ONNX file, or is cut short or damaged"),
@@ -311,4 +322,4 @@ def test_ctrl_c_ends_it_without_a_traceback(tiny_bundle):
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert err == b""
+    assert err.decode().split() == ["interrupted"]

@@ -129,6 +129,20 @@ def test_a_sample_depends_on_the_seed_and_its_number_alone(tiny, whole):
         assert list(map(content, alone)) == list(map(content, samples[:2]))
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.9])
+@pytest.mark.parametrize("stop", [(), "e", "\n"])
+def test_drafting_changes_the_speed_alone(stop, temperature, tiny):
+    options = {**OPTIONS, "temperature": temperature, "stop": stop, "overflow": "rebase"}
+    streams = [tiny.stream("ROMEO:", draft=draft, **options) for draft in ("off", "auto", "on")]
+    off, auto, on = [list(stream) for stream in streams]
+    assert off == auto == on
+    off, auto, on = [content(stream.completions()[0]) for stream in streams]
+    assert off == auto == on
+    assert streams[0].drafted_tokens == streams[0].accepted_tokens == 0
+    assert 0 <= streams[2].accepted_tokens <= streams[2].drafted_tokens
+    assert streams[2].drafted_tokens > 0 or stop or temperature
+
+
 @pytest.mark.parametrize("overflow", ["slide", "rebase", "stop"])
 def test_rows_of_a_batch_stop_each_for_itself(overflow, tiny):
     prompts = ["A", "ROMEO:", "First Citizen:\nBefore we proceed", "To be, or not to"]
@@ -179,7 +193,7 @@ def test_the_rate_leaves_the_takers_time_out(tiny, monkeypatch):
 
     monkeypatch.setattr(tiny.decoder, "step", slow_step)
     monkeypatch.setattr(time, "perf_counter", lambda: now)
-    stream = tiny.stream("ROMEO:", max_new_tokens=10, seed=7)
+    stream = tiny.stream("ROMEO:", max_new_tokens=10, seed=7, draft="off")
     for _ in stream:
         now += 100.0
     assert stream.completions()[0].tokens_per_second == 2.0
@@ -206,6 +220,7 @@ def test_nan_is_never_sampled(temperature, altered):
         ({"num_samples": 0}, ConfigError, "num_samples must be an integer >= 1: got 0"),
         ({"seed": -1}, ConfigError, "seed must be an integer >= 0: got -1"),
         ({"seed": "7"}, ConfigError, "seed must be an integer >= 0: got '7'"),
+        ({"draft": True}, ConfigError, "draft must be one of auto, on, off: got True"),
         ({"overflow": "wrap"}, ConfigError, "overflow must be one of slide, rebase, stop: got 'wrap'"),
         ({"temperature": -0.5}, ConfigError, "temperature must be >= 0"),
         ({"temperature": float("nan")}, ConfigError, "temperature must be a finite number: got nan"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
 from typing import get_args
 
 import numpy as np
@@ -12,10 +14,12 @@ import torch
 from gptblock.config import Overflow, SamplingConfig
 from gptblock.model.gpt import GPT
 from gptblock.runtime.decoder import Decoder
-from gptblock.runtime.generate import Row, decode
+from gptblock.runtime.generate import Drafting, Row, decode
+from gptblock.runtime.model import load
 
 BLOCK_SIZE = 16
 POLICIES = get_args(Overflow)
+DEMO = Path(__file__).parents[2] / "artifacts" / "demo"
 SETTINGS = {
     "greedy": {"temperature": 0.0},
     "greedy with penalty": {"temperature": 0.0, "repetition_penalty": 1.3},
@@ -40,8 +44,14 @@ def row_of(length: int, new: int, sample: int = 0) -> Row:
     return Row(prompt_of(length), new, np.random.default_rng([7, sample]))
 
 
-def finish(decoder: Decoder, rows: Sequence[Row], sampling: SamplingConfig, overflow: Overflow) -> None:
-    for _ in decode(decoder, rows, sampling, overflow):
+def finish(
+    decoder: Decoder,
+    rows: Sequence[Row],
+    sampling: SamplingConfig,
+    overflow: Overflow,
+    drafting: Drafting = "off",
+) -> None:
+    for _ in decode(decoder, rows, sampling, overflow, drafting):
         pass
 
 
@@ -54,10 +64,15 @@ def by_torch(
 
 
 def by_runtime(
-    decoder: Decoder, length: int, new: int, sampling: SamplingConfig, overflow: Overflow
+    decoder: Decoder,
+    length: int,
+    new: int,
+    sampling: SamplingConfig,
+    overflow: Overflow,
+    drafting: Drafting = "off",
 ) -> list[list[int]]:
     rows = [row_of(length, new, sample) for sample in range(2)]
-    finish(decoder, rows, sampling, overflow)
+    finish(decoder, rows, sampling, overflow, drafting)
     return [row.new_ids.tolist() for row in rows]
 
 
@@ -81,7 +96,8 @@ def steps(decoder, monkeypatch) -> list[tuple[int, int, int]]:
 def test_reproduces_torch_with_all_settings(settings, overflow, tiny_model, decoder):
     sampling = SamplingConfig(**SETTINGS[settings])
     expected = by_torch(tiny_model, 5, 30, sampling, overflow)
-    assert by_runtime(decoder, 5, 30, sampling, overflow) == expected
+    for drafting in get_args(Drafting):
+        assert by_runtime(decoder, 5, 30, sampling, overflow, drafting) == expected
     assert len(expected[0]) == (12 if overflow == "stop" else 30)
     assert (expected[0] == expected[1]) is settings.startswith("greedy")
 
@@ -111,10 +127,11 @@ def test_an_empty_prompt_starts_from_token_0(overflow, tiny_model, decoder):
     assert row.prompt_tokens == 0
 
 
+@pytest.mark.parametrize("drafting", ["off", "on"])
 @pytest.mark.parametrize("overflow", POLICIES)
-def test_a_row_of_a_batch_gets_what_it_gets_alone(overflow, decoder, steps):
+def test_a_row_of_a_batch_gets_what_it_gets_alone(overflow, drafting, decoder, steps):
     together = [row_of(length, 36, sample) for length in LENGTHS for sample in range(2)]
-    finish(decoder, together, EVERYTHING, overflow)
+    finish(decoder, together, EVERYTHING, overflow, drafting)
     assert steps[0][0] >= 2 * (len(LENGTHS) - 2)  # it was a batch
     alone = [row_of(length, 36, sample) for length in LENGTHS for sample in range(2)]
     for row in alone:
@@ -124,12 +141,13 @@ def test_a_row_of_a_batch_gets_what_it_gets_alone(overflow, decoder, steps):
 
 
 @pytest.mark.usefixtures("steps")
+@pytest.mark.parametrize("drafting", ["off", "on"])
 @pytest.mark.parametrize("overflow", POLICIES)
-def test_rows_that_end_early_leave_the_others_alone(overflow, decoder):
+def test_rows_that_end_early_leave_the_others_alone(overflow, drafting, decoder):
     """Rows end at their first token, before, at and beyond their overflow."""
     ends = {0: 1, 1: 4, 2: 13, 3: 14, 5: 20, 6: 9}  # row: tokens
     rows = [row_of(length, 30) for length in LENGTHS]
-    for row in decode(decoder, rows, EVERYTHING, overflow):
+    for row in decode(decoder, rows, EVERYTHING, overflow, drafting):
         if len(row.new_ids) == ends.get(rows.index(row)):
             row.finish_reason = "stop"
     for i, (length, row) in enumerate(zip(LENGTHS, rows, strict=True)):
@@ -165,6 +183,9 @@ def test_how_a_row_finishes(length, new, overflow, tokens, reason, decoder, step
     assert (len(row.new_ids), row.finish_reason) == (tokens, reason)
     assert row.remaining == new - tokens
     assert len(steps) == tokens  # none is read for a token that nobody wants
+    drafted = row_of(length, new)
+    finish(decoder, [drafted], EVERYTHING, overflow, "on")
+    assert (drafted.ids.tolist(), drafted.finish_reason) == (row.ids.tolist(), reason)
 
 
 @pytest.mark.parametrize(
@@ -193,3 +214,78 @@ def test_a_row_is_yielded_with_each_of_its_tokens(decoder):
     row = row_of(3, 6)
     lengths = [taken.length for taken in decode(decoder, [row], EVERYTHING, "slide")]
     assert lengths == [4, 5, 6, 7, 8, 9]
+
+
+def test_rows_go_on_together_beyond_block_size(decoder, steps):
+    finish(decoder, [row_of(3, 50), row_of(10, 50 - 7), row_of(16, 50 - 13)], EVERYTHING, "rebase")
+    assert [batch for batch, _, _ in steps] == 50 * [3]  # for want of one another, none reads alone
+    starts = [i for i, (_, width, _) in enumerate(steps) if width > 1]
+    assert np.diff(starts).tolist() == [14, 9, 9, 9, 9][: len(starts) - 1]
+
+
+@pytest.fixture(scope="module")
+def demo() -> Decoder:
+    return load(DEMO, provider="cpu", threads=1).decoder
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("name", ["decoder", "demo"])
+def test_drafting_changes_no_token(name, temperature, request):
+    decoder = request.getfixturevalue(name)
+    sampling = SamplingConfig(temperature=temperature)
+    drafted = accepted = 0
+    for length in range(1, 33):
+        plain, guessed = row_of(length, 60, length), row_of(length, 60, length)
+        finish(decoder, [plain], sampling, "rebase")
+        finish(decoder, [guessed], sampling, "rebase", "on")
+        assert guessed.ids.tolist() == plain.ids.tolist()
+        drafted += guessed.drafted_tokens
+        accepted += guessed.accepted_tokens
+    assert 0 < accepted < drafted  # both kinds were met
+
+
+CHAIN = np.array(
+    [[0.7, 0.1, 0.1, 0.1], [0.05, 0.05, 0.6, 0.3], [0.25, 0.25, 0.25, 0.25], [0.4, 0.3, 0.2, 0.1]]
+)
+
+
+def test_drafted_tokens_have_the_models_distribution(monkeypatch):
+    """A Markov chain in the model's place, whose transitions are then counted."""
+
+    def step(cache, ids, positions, valid=None):
+        cache.length = cache.length + (ids.shape[1] if valid is None else valid)
+        return np.log(CHAIN[np.take_along_axis(ids, positions, 1)]).astype(np.float32)
+
+    def cache(_, batch, capacity):
+        return SimpleNamespace(length=np.zeros(batch, np.int64), capacity=capacity, batch=batch)
+
+    monkeypatch.setattr("gptblock.runtime.generate.Cache", cache)
+    rows = [Row(np.zeros(1, np.int64), 5000, np.random.default_rng([7, i])) for i in range(4)]
+    finish(SimpleNamespace(block_size=64, step=step), rows, SamplingConfig(), "rebase", "on")
+    counts = np.zeros((4, 4))
+    for row in rows:
+        np.add.at(counts, (row.ids[:-1], row.ids[1:]), 1)
+    expected = counts.sum(1, keepdims=True) * CHAIN
+    assert sum(row.accepted_tokens for row in rows) > 5000
+    assert ((counts - expected) ** 2 / expected).sum() < 32.9  # chi-square, 12 degrees, 0.1%
+
+
+def test_drafting_reads_several_tokens_a_step(decoder, steps):
+    row = row_of(5, 60)
+    finish(decoder, [row], SamplingConfig(temperature=0.0), "rebase", "on")
+    assert row.accepted_tokens >= 5
+    assert len(steps) == 60 - row.accepted_tokens
+
+
+@pytest.mark.parametrize(("rows", "drafts"), [(2, True), (3, False)])
+def test_a_large_batch_drafts_only_when_told_to(rows, drafts, decoder):
+    batch = [row_of(5, 12, i) for i in range(rows)]
+    finish(decoder, batch, SamplingConfig(temperature=0.0), "stop", "auto")
+    assert all(bool(row.draft) is drafts for row in batch)
+
+
+def test_what_is_drawn_is_drafted_only_when_told_to(decoder):
+    for drafting, drafts in (("auto", False), ("on", True)):
+        row = row_of(5, 12)
+        finish(decoder, [row], EVERYTHING, "stop", drafting)
+        assert bool(row.draft) is drafts
