@@ -9,7 +9,7 @@ from typing import Annotated, Literal, get_args
 
 import typer
 
-from gptblock.cli.console import ignore, say
+from gptblock.cli.console import ignore, say, write
 from gptblock.cli.options import Quiet
 from gptblock.cli.table import print_proof
 from gptblock.errors import MissingExtraError
@@ -22,6 +22,15 @@ class FormatName(StrEnum):
     TORCHSCRIPT = "torchscript"
 
 
+class PrecisionName(StrEnum):
+    """`gptblock.bundle.manifest.Precision` for Typer, likewise."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    INT8 = "int8"
+    INT4 = "int4"
+
+
 def export(
     run: Annotated[Path, typer.Argument(help="A folder that `gptblock train` wrote.")] = Path(
         "artifacts/model"
@@ -32,6 +41,21 @@ def export(
             "--format",
             help="Repeat for several; model.onnx is always written.",
             show_default="onnx and torchscript",
+        ),
+    ] = None,
+    precision: Annotated[
+        list[PrecisionName] | None,
+        typer.Option(
+            help="Repeat for several; model.onnx in fp32 is always written. fp16 is for GPUs, int8 and int4 "
+            "are smaller. Each is proved within its tolerance, and its loss on a text told.",
+            show_default="fp32",
+        ),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="A text, as train takes it, to measure what a lower precision costs.",
+            show_default="what the training validated on",
         ),
     ] = None,
     checkpoint: Annotated[
@@ -47,12 +71,19 @@ def export(
     for package in ("torch", "onnx", "onnxscript"):
         if importlib.util.find_spec(package) is None:
             raise MissingExtraError("gptblock export", package, "train")
+    from gptblock.bundle.manifest import Precision
     from gptblock.export.build import Format
     from gptblock.export.build import export as export_run
 
     formats: list[Format] = [name for name in get_args(Format) if not format_ or name in format_]
-    manifest = export_run(run, formats, checkpoint=checkpoint, on_proof=print_proof)
+    precisions: list[Precision] = [name for name in get_args(Precision) if name in (precision or ())]
     tell = ignore if quiet else say
+    manifest = export_run(
+        run, formats, precisions, checkpoint=checkpoint, data=data, on_proof=print_proof, on_note=tell
+    )
+    for name, entry in manifest.files.items():
+        if entry.cost:
+            write(f"{name}: {entry.cost}\n")
     megabytes = sum(entry.size for entry in manifest.files.values()) / 1e6
     tell(f"wrote {run / 'bundle'}: {', '.join(manifest.files)} ({megabytes:.1f} MB)")
     tell(f"next: gptblock generate {run}")

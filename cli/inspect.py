@@ -156,6 +156,9 @@ def _print_parity_record(manifest: Manifest) -> None:
     for name, entry in manifest.files.items():
         if entry.checks:
             print_proof(_printable(name), entry.checks)
+    for name, entry in manifest.files.items():
+        if entry.cost:
+            write(f"{_printable(name)}: {_printable(str(entry.cost))}\n")
 
 
 def _read_card(folder: Path) -> str:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
+from typing import Annotated, Literal
+
+import typer
 
 from gptblock.cli.console import say, write, write_json
 from gptblock.cli.options import DEMO_TAKEN, BundleArgument, DeviceId, Json, Provider, Threads
@@ -13,6 +16,10 @@ from gptblock.errors import CorruptError, ProofError
 
 def verify(
     bundle: BundleArgument = None,
+    precision: Annotated[
+        Literal["fp32", "fp16", "int8", "int4"] | None,
+        typer.Option(help="Prove this graph of the bundle.", show_default="all that are there"),
+    ] = None,
     provider: Provider = "auto",
     device_id: DeviceId = 0,
     threads: Threads = None,
@@ -25,7 +32,7 @@ def verify(
     """
     from gptblock.runtime.verify import verify as run
 
-    result = run(bundle, provider=provider, threads=threads, device_id=device_id)
+    result = run(bundle, precision=precision, provider=provider, threads=threads, device_id=device_id)
     if result.is_demo:
         say(DEMO_TAKEN)
     if json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import platform
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -10,34 +11,51 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Literal, get_args
 
-from gptblock.bundle.manifest import Check, FileEntry, Manifest, ModelMetadata, SourceRecord, TrainingRecord
+from gptblock.bundle.manifest import (
+    Check,
+    Cost,
+    FileEntry,
+    Manifest,
+    ModelMetadata,
+    Precision,
+    SourceRecord,
+    TrainingRecord,
+)
 from gptblock.bundle.store import hash_file, replace_folder, write_tensors
-from gptblock.errors import ConfigError, CorruptError, ProofError
+from gptblock.errors import ConfigError, CorpusError, CorruptError, InputError, ProofError
 from gptblock.export.card import model_card
 from gptblock.export.onnx import export_onnx
 from gptblock.export.parity import make_golden, prove_onnx, prove_torchscript
+from gptblock.export.quantize import check_rounding, quantize
 from gptblock.export.torchscript import export_torchscript
 from gptblock.model.gpt import GPT
+from gptblock.runtime.cost import Excerpt, cost_of, draw_excerpt, read
+from gptblock.runtime.decoder import Decoder
 from gptblock.runtime.golden import Golden
+from gptblock.runtime.session import open_session
 from gptblock.runtime.verify import GOLDEN_NAME
 from gptblock.text.tokenizer import Tokenizer
 from gptblock.training.checkpoint import load_model
 
 Format = Literal["onnx", "torchscript"]
 OnProof = Callable[[str, Sequence[Check]], None]  # file name, its checks, whether they hold or not
+OnNote = Callable[[str], None]  # a sentence on what was left out
 
 
 def export(
     run: Path,
     formats: Sequence[Format] = ("onnx", "torchscript"),
+    precisions: Sequence[Precision] = ("fp32",),
     *,
     checkpoint: Literal["best", "last"] = "best",
+    data: str | None = None,
     on_proof: OnProof | None = None,
+    on_note: OnNote | None = None,
 ) -> Manifest:
     """Export a run's checkpoint into `run/bundle`, which then holds exactly this export.
 
     Raises NotFoundError and CorruptError for the run, ProofError (and leaves the old bundle as it was)
-    where a file does not reproduce the model.
+    where a file does not reproduce the model, and as `export_model` does.
     """
     loaded = load_model(run, checkpoint)
     return export_model(
@@ -45,8 +63,11 @@ def export(
         loaded.tokenizer,
         run / "bundle",
         formats,
+        precisions,
         record=loaded.record,
+        data=data,
         on_proof=on_proof,
+        on_note=on_note,
     )
 
 
@@ -55,24 +76,38 @@ def export_model(
     tokenizer: Tokenizer,
     folder: Path,
     formats: Sequence[Format] = ("onnx", "torchscript"),
+    precisions: Sequence[Precision] = ("fp32",),
     *,
     record: TrainingRecord | SourceRecord | None = None,
+    data: str | None = None,
     on_proof: OnProof | None = None,
+    on_note: OnNote | None = None,
 ) -> Manifest:
     """Export any model into a bundle at `folder`; `model.onnx` in fp32 is always part of it.
 
-    `record` says where its weights come from.
+    `record` says where its weights come from. What each lower precision costs is measured on the corpus
+    `data` or, without one, on what the training in `record` validated on; where that is not to be had, it is
+    left out and `on_note` hears why.
 
-    Raises ConfigError for a format that there is not, and ProofError as `export` does.
+    Raises ConfigError for a format or precision that there is not, CorpusError and InputError for `data`, and
+    ProofError as `export` does.
     """
-    if unknown := set(formats) - set(get_args(Format)):
-        raise ConfigError(
-            f"formats must be of {', '.join(get_args(Format))}: got {', '.join(sorted(unknown))}"
-        )
+    for name, given, allowed in (("formats", formats, Format), ("precisions", precisions, Precision)):
+        if unknown := set(given) - set(get_args(allowed)):
+            raise ConfigError(
+                f"{name} must be of {', '.join(get_args(allowed))}: got {', '.join(sorted(unknown))}"
+            )
+    lower = [precision for precision in get_args(Precision)[1:] if precision in precisions]
+    excerpt = None
+    if lower:
+        excerpt = _excerpt(model, tokenizer, record, data, on_note)
+    elif data is not None:
+        raise ConfigError("data is to measure a precision below fp32 on, and none was asked for")
     if model.lm_head.weight.device.type != "cpu":
         model = copy.deepcopy(model).cpu()
     golden = make_golden(model)
     checks: dict[str, Sequence[Check]] = {}
+    written: dict[str, Precision] = {"model.onnx": "fp32"}
 
     def prove(name: str, proof: Callable[[GPT, Path, Golden], Sequence[Check]]) -> None:
         try:
@@ -85,18 +120,39 @@ def export_model(
         if failed:
             raise ProofError(
                 f"{name} does not reproduce the model ({'; '.join(failed)}), so no bundle was written. "
-                f"This is a fault of the exporter or the runtime: please report it with the table above"
+                f"{_advice(written[name])}"
             )
 
     with replace_folder(folder) as new:
-        metadata = ModelMetadata(model.config, tokenizer.to_dict(), "fp32")
-        export_onnx(model, new / "model.onnx", metadata)
-        prove("model.onnx", prove_onnx)
+        fp32 = new / "model.onnx"
+        export_onnx(model, fp32, ModelMetadata(model.config, tokenizer.to_dict(), "fp32"))
+        prove(fp32.name, prove_onnx)
+        for precision in lower:
+            path = new / f"model.{precision}.onnx"
+            written[path.name] = precision
+            metadata = ModelMetadata(model.config, tokenizer.to_dict(), precision)
+            if precision == "fp16":
+                export_onnx(model, path, metadata)
+                prove(path.name, prove_onnx)
+            else:
+                quantize(fp32, path, metadata)
+                prove(path.name, functools.partial(_prove_quantized, fp32))
         if "torchscript" in formats:
+            written["model.pt"] = "fp32"
             export_torchscript(model, new / "model.pt")
             prove("model.pt", prove_torchscript)
         write_tensors(new / GOLDEN_NAME, golden.to_tensors())
-        files = {path.name: _entry(path, checks.get(path.name, ())) for path in sorted(new.iterdir())}
+        costs = _costs(excerpt, fp32, [new / f"model.{precision}.onnx" for precision in lower])
+        files = {
+            path.name: FileEntry(
+                size=path.stat().st_size,
+                sha256=hash_file(path),
+                precision=written.get(path.name),
+                checks=tuple(checks.get(path.name, ())),
+                cost=costs.get(path.name),
+            )
+            for path in sorted(new.iterdir())
+        }
         manifest = Manifest(
             model=model.config,
             tokenizer=tokenizer.to_dict(),
@@ -108,18 +164,45 @@ def export_model(
         )
         card = new / "README.md"
         card.write_text(model_card(manifest), encoding="utf-8")
-        manifest.files[card.name] = _entry(card)
+        manifest.files[card.name] = FileEntry(size=card.stat().st_size, sha256=hash_file(card))
         (new / "manifest.json").write_text(manifest.to_json(), encoding="utf-8")
     return manifest
 
 
-def _entry(path: Path, checks: Sequence[Check] = ()) -> FileEntry:
-    return FileEntry(
-        size=path.stat().st_size,
-        sha256=hash_file(path),
-        precision="fp32" if checks else None,
-        checks=tuple(checks),
-    )
+def _excerpt(
+    model: GPT,
+    tokenizer: Tokenizer,
+    record: TrainingRecord | SourceRecord | None,
+    data: str | None,
+    on_note: OnNote | None,
+) -> Excerpt | None:
+    training = record if isinstance(record, TrainingRecord) else None
+    try:
+        return draw_excerpt(tokenizer, model.config.block_size, training, data)
+    except (CorpusError, InputError) as error:
+        if data is not None:
+            raise
+        if on_note:
+            on_note(f"what the lower precision costs was not measured: {error}")
+        return None
+
+
+def _costs(excerpt: Excerpt | None, fp32: Path, graphs: Sequence[Path]) -> dict[str, Cost]:
+    """What each graph costs, by the name of its file."""
+    if excerpt is None:
+        return {}
+    whole, *others = (read(Decoder(open_session(path, provider="cpu")), excerpt) for path in (fp32, *graphs))
+    return {path.name: cost_of(excerpt, whole, reading) for path, reading in zip(graphs, others, strict=True)}
+
+
+def _prove_quantized(fp32: Path, model: GPT, path: Path, golden: Golden) -> list[Check]:
+    return [*check_rounding(fp32, path), *prove_onnx(model, path, golden)]
+
+
+def _advice(precision: Precision) -> str:
+    if precision == "fp32":
+        return "This is a fault of the exporter or the runtime: please report it with the table above"
+    return f"It does not stand {precision} within the tolerance: export it without --precision {precision}"
 
 
 def _versions() -> dict[str, str]:

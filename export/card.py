@@ -113,7 +113,8 @@ def _cell(text: str) -> str:
 
 def _files(files: dict[str, FileEntry]) -> str:
     rows = [f"| {name} | {entry.precision or ''} | {entry.size} |" for name, entry in files.items()]
-    return "\n".join(["| file | precision | bytes |", "| --- | --- | --- |", *rows]) + "\n"
+    costs = [f"\n{name}: {_cell(str(entry.cost))}." for name, entry in files.items() if entry.cost]
+    return "\n".join(["| file | precision | bytes |", "| --- | --- | --- |", *rows, *costs]) + "\n"
 
 
 def _proof(name: str, entry: FileEntry) -> str:

@@ -9,12 +9,17 @@ Contract of the graph (B rows, T new tokens each, K positions wanted, `capacity`
     logits                          float (B, K, vocab_size)
     present.{i}.key|value           float (B, capacity, C)  the same buffers, where the caller binds them so
 
+Of a model in fp16 the cache is float16 too; the logits are float32 still, and so are softmax and the
+statistics of the norms inside.
+
 Rows may have different lengths. A row's chunk is written at past_length .. past_length + T, padding
 included, so past_length + T must not exceed the capacity; what padding wrote is overwritten by the row's
 next chunk, which starts at its valid length.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +29,8 @@ from gptblock.model.gpt import GPT
 
 # The first standard opset with TensorScatter, and with Attention over a cache of valid lengths.
 OPSET = 24
+
+_FLOAT = 1  # float32, as ONNX counts types
 
 
 class CachedGPT(nn.Module):
@@ -61,7 +68,7 @@ class CachedGPT(nn.Module):
         # Only the positions somebody reads go through the norm and the head.
         wanted = logits_positions[:, :, None].expand(-1, -1, x.shape[-1])  # (B, K, C)
         x = x.gather(1, wanted)  # (B, T, C) -> (B, K, C)
-        return self.model.lm_head(self.model.ln_f(x)), *present
+        return self.model.lm_head(self.model.ln_f(x)).float(), *present
 
 
 def scatter(cache: Tensor, new: Tensor, past_length: Tensor) -> Tensor:
@@ -82,10 +89,18 @@ def attend(q: Tensor, key: Tensor, value: Tensor, length: Tensor, n_head: int, s
     The kernel aligns the causal mask so that the last query sees all `length` tokens; `length` counts
     the chunk's padding too, for otherwise its first queries would see too little.
     """
+    attributes: dict[str, Any] = {
+        "is_causal": 1,
+        "q_num_heads": n_head,
+        "kv_num_heads": n_head,
+        "scale": scale,
+    }
+    if q.dtype != torch.float32:
+        attributes["softmax_precision"] = _FLOAT
     return torch.onnx.ops.symbolic(
         "Attention",
         (q, key, value, None, None, None, length),
-        {"is_causal": 1, "q_num_heads": n_head, "kv_num_heads": n_head, "scale": scale},
+        attributes,
         dtype=q.dtype,
         shape=q.shape,
         version=OPSET,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import warnings
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
 from gptblock.bundle.manifest import ModelMetadata
 from gptblock.config import ModelConfig
@@ -30,9 +32,12 @@ def export_onnx(
 ) -> list[Path]:
     """Write `model` to `path` with `metadata` inside, and return the files written.
 
-    One file; above `largest_single_file` bytes of weights a second, `<path>.data`, lies beside it.
+    One file; above `largest_single_file` bytes of weights a second, `<path>.data`, lies beside it. Where
+    `metadata.precision` is "fp16", weights and cache are in half precision, else as the model's.
     The model is exported in eval mode, whatever its mode; its mode is restored.
     """
+    if metadata.precision == "fp16":
+        model = copy.deepcopy(model).half()
     was_training = model.training
     model.eval()
     try:
@@ -52,14 +57,15 @@ def export_onnx(
     return [path]
 
 
-def _example(config: ModelConfig, device: torch.device) -> tuple[object, ...]:
+def _example(config: ModelConfig, weight: Tensor) -> tuple[object, ...]:
     """Inputs to follow the module with. No size is 1: torch would bake that into the graph."""
     batch, time, kept, capacity = 2, 2, 2, 4
+    device = weight.device
     return (
         torch.zeros(batch, time, dtype=torch.int64, device=device),
         torch.zeros(batch, dtype=torch.int64, device=device),
         torch.zeros(batch, kept, dtype=torch.int64, device=device),
-        [torch.zeros(batch, capacity, config.n_embd, device=device) for _ in range(2 * config.n_layer)],
+        [weight.new_zeros(batch, capacity, config.n_embd) for _ in range(2 * config.n_layer)],
     )
 
 
@@ -70,7 +76,7 @@ def _program(module: CachedGPT) -> ONNXProgram:
     pairs = [f"{i}.{part}" for i in range(config.n_layer) for part in ("key", "value")]
     program = torch.onnx.export(
         module,
-        _example(config, module.model.lm_head.weight.device),
+        _example(config, module.model.lm_head.weight),
         dynamo=True,
         opset_version=OPSET,
         verbose=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 # A loaded machine is slow, which is no fault of what is tested.
 hypothesis.settings.register_profile("gptblock", deadline=None)
 hypothesis.settings.load_profile("gptblock")
+
+# A shell starts what runs in its background with Ctrl-C ignored; what is tested of it here must not be.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

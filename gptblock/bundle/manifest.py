@@ -41,13 +41,41 @@ class Check:
 
 
 @dataclass(frozen=True)
+class Cost:
+    """What a lower precision costs on a text: losses in nats a token, of the fp32 graph and of this one.
+
+    `changed` is the share of the `tokens` predicted for which the likeliest is another.
+    """
+
+    text: str
+    tokens: int
+    fp32_loss: float
+    loss: float
+    changed: float
+
+    def __post_init__(self) -> None:
+        _require("tokens", self.tokens, ">= 1", self.tokens >= 1)
+        _require("changed", self.changed, "in 0..1", 0 <= self.changed <= 1)
+
+    def __str__(self) -> str:
+        return (
+            f"loss {self.loss:.4f} nats a token, {self.loss - self.fp32_loss:+z.4f} against fp32; "
+            f"another token the likeliest at {self.changed:.2%} of {self.tokens} positions ({self.text})"
+        )
+
+
+@dataclass(frozen=True)
 class FileEntry:
-    """A file of the bundle: its bytes, and of a model file the precision and the parity record."""
+    """A file of the bundle: its bytes, and of a model file the precision and the parity record.
+
+    `cost` is that of a precision below fp32, None where no text was at hand to measure it on.
+    """
 
     size: int  # bytes
     sha256: str
     precision: str | None = None  # None: not a model
     checks: tuple[Check, ...] = ()
+    cost: Cost | None = None
 
     def __post_init__(self) -> None:
         _require("size", self.size, ">= 0", self.size >= 0)

@@ -67,7 +67,7 @@ def model_path(location: Location, precision: str) -> Path:
     if precision not in graphs:
         raise NotFoundError(
             f"{folder} has no {precision} graph; it has {', '.join(sorted(filter(None, graphs))) or 'none'}: "
-            f"give --precision one of these, or auto"
+            f"give --precision one of these, or auto; gptblock export RUN --precision {precision} writes it"
         )
     name = graphs[precision]
     path = folder / name

@@ -30,7 +30,8 @@ class LayerNorm(nn.Module):
 class RMSNorm(nn.Module):
     """Bring the last dimension of x (..., n_embd) to a mean square of 1, then scale it.
 
-    LayerNorm without the mean and the shift (Zhang and Sennrich 2019, section 4).
+    LayerNorm without the mean and the shift (Zhang and Sennrich 2019, section 4). The mean square is taken in
+    float32: half precision ends at 65504, which the square of 256 is beyond.
     """
 
     def __init__(self, n_embd: int, eps: float = 1e-5) -> None:
@@ -39,8 +40,9 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(n_embd))
 
     def forward(self, x: Tensor) -> Tensor:
-        scale = torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + self.eps)  # (..., 1)
-        return x * scale * self.weight  # (..., n_embd)
+        y = x.float()
+        scale = torch.rsqrt(y.square().mean(dim=-1, keepdim=True) + self.eps)  # (..., 1)
+        return (y * scale).type_as(x) * self.weight  # (..., n_embd)
 
 
 def make_norm(config: ModelConfig) -> nn.Module:

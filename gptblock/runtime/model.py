@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Unpack, overload
@@ -11,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from gptblock.bundle.store import find_bundle, model_path
 from gptblock.config import ModelConfig
-from gptblock.errors import InputError
+from gptblock.errors import InputError, NotFoundError
 from gptblock.runtime.completion import Completion, GenerateOptions, Generation
 from gptblock.runtime.decoder import Decoder, Logits
 from gptblock.runtime.session import Provider, ProviderName, open_session
@@ -31,12 +32,17 @@ def load(
     """Open a bundle folder, a run folder, or a single .onnx file.
 
     `path=None` takes ./artifacts/model, or the demo that ships with gptblock where that does not exist.
-    `precision="auto"` is fp32. Raises NotFoundError and CorruptError for the files, ProviderError where
-    `provider="cuda"` cannot be had.
+    `precision="auto"` is fp32, on CUDA fp16 where the bundle has it. Raises NotFoundError and CorruptError
+    for the files, ProviderError where `provider="cuda"` cannot be had.
     """
     location = find_bundle(Path(path) if path is not None else None)
     file = model_path(location, "fp32" if precision == "auto" else precision)
-    return Model(Decoder(open_session(file, provider=provider, threads=threads, device_id=device_id)))
+    session = open_session(file, provider=provider, threads=threads, device_id=device_id)
+    if precision == "auto" and session.provider.name == "cuda" and location.kind == "bundle":
+        with contextlib.suppress(NotFoundError):
+            file = model_path(location, "fp16")
+            session = open_session(file, provider=provider, threads=threads, device_id=device_id)
+    return Model(Decoder(session))
 
 
 class Model:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gptblock.bundle.manifest import Check
-from gptblock.bundle.store import check_files, find_bundle, read_manifest, read_tensors
+from gptblock.bundle.manifest import Check, Precision
+from gptblock.bundle.store import check_files, find_bundle, model_path, read_manifest, read_tensors
 from gptblock.runtime.decoder import Decoder
 from gptblock.runtime.golden import Golden
 from gptblock.runtime.proof import prove
@@ -40,11 +40,14 @@ class Verification:
 def verify(
     path: Path | None = None,
     *,
+    precision: Precision | None = None,
     provider: ProviderName = "auto",
     threads: int | None = None,
     device_id: int = 0,
 ) -> Verification:
     """Hashes, then golden logits, causality, cache and greedy text of every graph, without torch.
+
+    A `precision` leaves the graphs of others out.
 
     `path` as for `gptblock.load`. Files that are not as they were written are not run. Raises
     NotFoundError, CorruptError and ProviderError; a check that does not hold is in the result.
@@ -66,6 +69,7 @@ def verify(
         )
     folder = location.path
     manifest = read_manifest(folder)
+    only = model_path(location, precision).name if precision else None
     if problems := check_files(folder, manifest):
         return Verification(folder, None, problems, is_demo=location.is_demo)
     golden = Golden.from_tensors(read_tensors(folder / GOLDEN_NAME), manifest.model)
@@ -73,7 +77,9 @@ def verify(
     unproved = []
     taken: Provider | None = None
     for name, entry in manifest.files.items():
-        if name.endswith(".onnx"):
+        if only and name.endswith(".onnx") and name != only:
+            unproved.append(f"{name}: its hash holds; only {precision} was asked for")
+        elif name.endswith(".onnx"):
             session = open_session(folder / name, provider=provider, threads=threads, device_id=device_id)
             taken = session.provider
             said = session.metadata

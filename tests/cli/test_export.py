@@ -38,8 +38,9 @@ def exported(monkeypatch) -> list[tuple]:
     """What the command asks of the exporter, which does nothing here but hand out a manifest."""
     calls = []
 
-    def export(run, formats, *, checkpoint, on_proof):
-        calls.append((run, list(formats), checkpoint))
+    def export(run, formats, precisions, *, checkpoint, data, on_proof, on_note):
+        calls.append((run, list(formats), checkpoint, *([precisions, data] if precisions else [])))
+        on_note("a note")
         on_proof("model.onnx", [Check("logits", 3, 1e-7, 1e-5)])
         return SimpleNamespace(files={})
 
@@ -60,6 +61,10 @@ BOTH = ["onnx", "torchscript"]
         ([ODD, "--format", "torchscript"], (Path(ODD), ["torchscript"], "best")),
         ([ODD, "--format", "torchscript", "--format", "onnx"], (Path(ODD), BOTH, "best")),
         ([ODD, "--checkpoint", "last"], (Path(ODD), BOTH, "last")),
+        (
+            [ODD, "--precision", "int4", "--precision", "int8", "--data", "a b.txt"],
+            (Path(ODD), BOTH, "best", ["int8", "int4"], "a b.txt"),
+        ),
     ],
 )
 def test_what_is_asked_for(arguments, expected, exported):
@@ -67,6 +72,7 @@ def test_what_is_asked_for(arguments, expected, exported):
     assert result.exit_code == 0
     assert exported == [expected]
     assert result.stdout.split()[:1] == ["model.onnx"]
+    assert result.stderr.startswith("a note\n")
     assert f"next: gptblock generate {expected[0]}" in result.stderr
 
 
@@ -88,6 +94,21 @@ def test_a_run_becomes_a_bundle_that_generates(run):
     assert check_files(run / "bundle", manifest) == []
     assert manifest.training.steps == json.loads((run / "checkpoints/best/state.json").read_text())["step"]
     assert len(load(run, provider="cpu").generate("to be", max_new_tokens=20, seed=1).text) == 20
+
+
+def test_what_a_lower_precision_costs_is_told(run):
+    result = call(run, "--format", "onnx", "--precision", "int8")
+    assert result.exit_code == 0
+    cost = read_manifest(run / "bundle").files["model.int8.onnx"].cost
+    assert (cost.text, cost.tokens) == ("text.txt, validation part", 32)
+    assert f"model.int8.onnx: {cost}\n" in result.stdout
+    shown = CliRunner().invoke(app, ["inspect", str(run)])
+    assert f"model.int8.onnx: {cost}\n" in shown.stdout
+    assert "| model.int8.onnx | int8 |" in CliRunner().invoke(app, ["inspect", str(run), "--card"]).stdout
+    other = CliRunner().invoke(app, ["verify", str(run), "--precision", "int4"])
+    assert other.exit_code == 3
+    assert "it has fp32, int8" in other.stderr
+    assert "gptblock export RUN --precision int4 writes it" in other.stderr
 
 
 def test_a_failed_proof_exits_5_and_leaves_the_old_bundle(run, monkeypatch):
@@ -115,6 +136,7 @@ def test_a_failed_proof_exits_5_and_leaves_the_old_bundle(run, monkeypatch):
         (["."], 3, "gptblock train"),
         (["nowhere", "--format", "gguf"], 2, "gguf"),
         (["nowhere", "--checkpoint", "first"], 2, "first"),
+        (["nowhere", "--precision", "int3"], 2, "int3"),
     ],
 )
 def test_what_is_refused(arguments, code, message, tmp_path, monkeypatch):

@@ -126,6 +126,7 @@ def test_one_json_object(run: Path) -> None:
             {"name": "logits", "cases": 48, "worst": 5e-7, "allowed": 1e-5, "ok": True},
             {"name": "causality", "cases": 64, "worst": 0.0, "allowed": 0.0, "ok": True},
         ],
+        "cost": None,
         "problem": None,
     }
     assert "card" not in values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+import gptblock.runtime.model
 from gptblock.bundle.manifest import Check
 from gptblock.bundle.store import check_files, read_manifest, read_tensors
 from gptblock.errors import ConfigError, ProofError
@@ -19,6 +21,9 @@ from gptblock.export import build
 from gptblock.export.build import export_model
 from gptblock.export.parity import make_golden
 from gptblock.runtime.golden import Golden
+from gptblock.runtime.model import load
+from gptblock.runtime.session import Provider, open_session
+from gptblock.runtime.verify import verify
 
 EVERYTHING = ["README.md", "golden.safetensors", "manifest.json", "model.onnx", "model.pt"]
 
@@ -45,6 +50,116 @@ def test_the_manifest_records_model_versions_and_proof(tiny_bundle, tiny_model, 
 def test_a_format_that_there_is_not_is_refused(tiny_model, tiny_tokenizer, tmp_path):
     with pytest.raises(ConfigError, match=r"^formats must be of onnx, torchscript: got tflite$"):
         export_model(tiny_model, tiny_tokenizer, tmp_path / "bundle", ["onnx", "tflite"])
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_precision_that_there_is_not_is_refused(tiny_model, tiny_tokenizer, tmp_path):
+    with pytest.raises(ConfigError, match=r"^precisions must be of fp32, fp16, int8, int4: got int3$"):
+        export_model(tiny_model, tiny_tokenizer, tmp_path / "bundle", precisions=["int3"])
+    with pytest.raises(ConfigError, match="below fp32"):
+        export_model(tiny_model, tiny_tokenizer, tmp_path / "bundle", data="pydoc")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture(scope="module")
+def lower_bundle(tiny_model, tiny_tokenizer, tmp_path_factory):
+    """A bundle in every precision, measured on a text; and what was said of it."""
+    folder = tmp_path_factory.mktemp("lower")
+    text = folder / "text.txt"
+    text.write_text("To be, or not to be: that is the question.\n" * 20, encoding="utf-8")
+    notes: list[str] = []
+    manifest = export_model(
+        tiny_model,
+        tiny_tokenizer,
+        folder / "bundle",
+        ["onnx"],
+        ["int4", "fp16", "int8"],
+        data=str(text),
+        on_note=notes.append,
+    )
+    assert not notes
+    return folder / "bundle", manifest
+
+
+def test_every_precision_is_written_proved_and_its_cost_told(lower_bundle):
+    folder, manifest = lower_bundle
+    assert read_manifest(folder) == manifest
+    graphs = {name: entry for name, entry in manifest.files.items() if name.endswith(".onnx")}
+    assert {name: (entry.precision, len(entry.checks)) for name, entry in graphs.items()} == {
+        "model.onnx": ("fp32", 6),
+        "model.fp16.onnx": ("fp16", 6),
+        "model.int8.onnx": ("int8", 8),
+        "model.int4.onnx": ("int4", 8),
+    }
+    sizes = [graphs[f"model.{each}onnx"].size for each in ("", "fp16.", "int8.", "int4.")]
+    assert sizes == sorted(sizes, reverse=True)
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    for name, entry in graphs.items():
+        assert all(check.ok for check in entry.checks)
+        assert (entry.cost is None) == (name == "model.onnx")
+        if entry.cost:
+            assert (entry.cost.text, entry.cost.tokens) == ("text.txt", 848)
+            assert 0 < abs(entry.cost.loss - entry.cost.fp32_loss) < 0.05
+            assert f"{name}: {entry.cost}." in card
+
+
+def test_every_graph_is_verified_or_the_one_that_is_asked_for(lower_bundle):
+    folder, _ = lower_bundle
+    everything = verify(folder, provider="cpu", threads=1)
+    assert sorted(everything.proofs) == [
+        "model.fp16.onnx",
+        "model.int4.onnx",
+        "model.int8.onnx",
+        "model.onnx",
+    ]
+    assert everything.failed + everything.problems + everything.unproved == []
+    one = verify(folder, precision="int8", provider="cpu", threads=1)
+    assert list(one.proofs) == ["model.int8.onnx"]
+    assert "model.onnx: its hash holds; only int8 was asked for" in one.unproved
+
+
+def test_each_precision_is_loaded_by_name_and_none_below_fp32_unasked(lower_bundle, tiny_model):
+    folder, _ = lower_bundle
+    loaded = {each: load(folder, precision=each, provider="cpu") for each in ("auto", "fp16", "int8", "int4")}
+    found = [model.decoder.metadata.precision for model in loaded.values()]
+    assert found == ["fp32", "fp16", "int8", "int4"]
+    ids = np.arange(16)[None]
+    with torch.no_grad():
+        exact = tiny_model(torch.from_numpy(ids)).numpy()
+    off = [np.abs(model.logits(ids) - exact).max() / np.abs(exact).max() for model in loaded.values()]
+    assert off == sorted(off)
+    assert off[0] < 1e-5 < off[1] < 4e-3 < off[2] < 0.06 < off[3] < 0.4
+
+
+def test_on_cuda_half_precision_is_the_default_where_it_is_there(lower_bundle, tiny_bundle, monkeypatch):
+    def as_if_on_cuda(path, **_):
+        return dataclasses.replace(open_session(path, provider="cpu"), provider=Provider("cuda", 0, ""))
+
+    monkeypatch.setattr(gptblock.runtime.model, "open_session", as_if_on_cuda)
+    assert load(lower_bundle[0]).decoder.metadata.precision == "fp16"
+    assert load(lower_bundle[0], precision="fp32").decoder.metadata.precision == "fp32"
+    assert load(tiny_bundle).decoder.metadata.precision == "fp32"
+    assert load(tiny_bundle / "model.onnx").decoder.metadata.precision == "fp32"
+
+
+@pytest.mark.usefixtures("quick_parts")
+def test_without_a_text_no_cost_is_made_up(tiny_model, tiny_tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "_prove_quantized", lambda *_: [Check("logits", 1, 0.0, 1.0)])
+    notes: list[str] = []
+    manifest = export_model(tiny_model, tiny_tokenizer, tmp_path / "b", [], ["int8"], on_note=notes.append)
+    assert manifest.files["model.int8.onnx"].cost is None
+    assert notes == [
+        "what the lower precision costs was not measured: the model's record names no text; --data names one"
+    ]
+
+
+@pytest.mark.usefixtures("quick_parts")
+def test_a_model_that_does_not_stand_a_precision_is_told_so(
+    tiny_model, tiny_tokenizer, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(build, "_prove_quantized", lambda *_: [Check("logits", 1, 2.0, 1.0)])
+    with pytest.raises(ProofError, match=r"It does not stand int8 .* export it without --precision int8$"):
+        export_model(tiny_model, tiny_tokenizer, tmp_path / "b", [], ["int8"])
     assert not list(tmp_path.iterdir())
 
 
@@ -94,6 +209,7 @@ def quick_parts(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         build, "export_onnx", lambda _model, path, _metadata: shutil.copy(tiny_bundle / "model.onnx", path)
     )
+    monkeypatch.setattr(build, "quantize", lambda fp32, path, _metadata: shutil.copy(fp32, path))
     monkeypatch.setattr(
         build, "export_torchscript", lambda _model, path: shutil.copy(tiny_bundle / "model.pt", path)
     )

@@ -15,6 +15,7 @@ from gptblock.errors import CorruptError
 from gptblock.export import onnx as exporter
 from gptblock.export.graph import CachedGPT
 from gptblock.export.parity import make_golden, prove_onnx, prove_torchscript
+from gptblock.export.quantize import check_rounding
 from gptblock.export.torchscript import export_torchscript
 from gptblock.model.gpt import GPT, loss
 
@@ -23,6 +24,7 @@ LOGITS, STAY, MOVE = (
     "causality: earlier logits stay",
     "causality: later logits move",
 )
+OPERATORS, ROUNDED = "graph: operators unlike those in fp32", "weights: steps from the exact ones"
 CHUNKS, RAGGED, GREEDY = "cache: chunks of any split", "cache: rows of unlike lengths", "greedy text"
 
 
@@ -74,6 +76,12 @@ MODELS: dict[str, tuple[dict[str, object], Callable[[GPT], GPT]]] = {
 }
 
 
+# What no precision below fp32 need hold, and an export would refuse: the logits of weights so large that each
+# rounding is enlarged; and that two features tell of every token.
+BEYOND = {"scaled up": {LOGITS, CHUNKS, RAGGED, GREEDY}, "all sizes equal": {MOVE}}
+IN_HALF_TOO = ("scaled up", "odd sizes", "all sizes equal")  # an export each; others share that of fp32
+
+
 @pytest.mark.parametrize("kind", MODELS)
 def test_both_formats_reproduce_the_model(kind, make_model, export_to, tmp_path):
     changes, prepare = MODELS[kind]
@@ -85,6 +93,11 @@ def test_both_formats_reproduce_the_model(kind, make_model, export_to, tmp_path)
     assert failures(checks) == set()
     if kind != "scaled up":
         assert max(check.worst for check in checks) <= 1e-5
+    for precision in ("fp16", "int8", "int4")[kind not in IN_HALF_TOO :]:
+        path = export_to(model, tmp_path / f"model.{precision}.onnx", precision, tmp_path / "model.onnx")
+        checks = prove_onnx(model, path, golden)
+        assert failures(checks) <= BEYOND.get(kind, set()), precision
+        assert np.isfinite([check.worst for check in checks]).all()
 
 
 def test_every_length_and_every_position_is_tried(tiny_model, tiny_bundle):
@@ -198,6 +211,54 @@ FAULTS: list[tuple[Callable[[onnx.ModelProto], None], set[str]]] = [
 def test_a_fault_in_the_graph_fails_the_proof(fault, expected, tiny_model, tiny_bundle, tmp_path):
     path = altered(tiny_bundle / "model.onnx", tmp_path / "faulty.onnx", fault)
     assert expected <= failures(prove_onnx(tiny_model, path, make_golden(tiny_model)))
+
+
+def one_scale(model: onnx.ModelProto) -> None:
+    """One column half as large again as it was."""
+    tensor = next(t for t in model.graph.initializer if t.name.endswith("_scales"))
+    values = numpy_helper.to_array(tensor).copy()
+    values[5] *= 1.5
+    tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
+
+
+LOWER_FAULTS: list[tuple[Callable[[onnx.ModelProto], None], set[str]]] = [
+    (no_mask, {STAY}),
+    (cache_written_one_too_early, {CHUNKS, RAGGED}),
+    (positions_from_zero, {CHUNKS, RAGGED}),
+    (mask_one_too_near, set()),
+    (wrong_scale, set()),
+    (length_1_baked_in, set()),
+    (one_scale, set()),
+]  # where no check of what the graph computes must fail, its being rounded alone tells
+
+
+@pytest.fixture(scope="module")
+def lower_graphs(make_model, export_to, tmp_path_factory):
+    """A model that was trained, and its graph in each precision."""
+    folder = tmp_path_factory.mktemp("lower")
+    model = trained(make_model(n_layer=1)).eval()
+    fp32 = export_to(model, folder / "model.onnx")
+    lower = {each: export_to(model, folder / f"{each}.onnx", each, fp32) for each in ("fp16", "int8", "int4")}
+    return model, {"fp32": fp32} | lower
+
+
+@pytest.mark.parametrize("precision", ["fp16", "int8", "int4"])
+def test_every_precision_reproduces_the_model_and_no_fault(precision, lower_graphs, tmp_path):
+    model, graphs = lower_graphs
+    golden = make_golden(model)
+    assert failures(prove_onnx(model, graphs[precision], golden)) == set()
+    rounding = [] if precision == "fp16" else check_rounding(graphs["fp32"], graphs[precision])
+    assert failures(rounding) == set()
+    for fault, expected in LOWER_FAULTS[: -1 if precision == "fp16" else None]:  # which has no scales
+        path = altered(graphs[precision], tmp_path / "faulty.onnx", fault)
+        failed = failures(prove_onnx(model, path, golden))
+        assert expected <= failed, fault.__name__
+        if precision == "fp16":
+            assert LOGITS in failed or expected, fault.__name__
+        else:
+            assert failures(check_rounding(graphs["fp32"], path)) == {
+                ROUNDED if fault is one_scale else OPERATORS
+            }
 
 
 def test_positions_that_ignore_the_past_pass_every_check_without_a_cache(tiny_model, tiny_bundle, tmp_path):

@@ -64,7 +64,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def test_a_variant_is_trained_exported_and_proved(variant, tmp_path):
     config = ModelConfig(
-        vocab_size=7, block_size=6, n_layer=2, n_head=2, n_embd=8, dropout=0.1, init="torch", **variant
+        vocab_size=7, block_size=6, n_layer=1, n_head=2, n_embd=8, dropout=0.1, init="torch", **variant
     )
     torch.manual_seed(0)
     model = GPT(config)
@@ -77,10 +77,12 @@ def test_a_variant_is_trained_exported_and_proved(variant, tmp_path):
         optimizer.step()
     stuck = [name for name, value in model.named_parameters() if torch.equal(value, before[name])]
     assert stuck == []
-    manifest = export_model(model, tokenizer_from_dict({"type": "char", "vocab": "abcdefg"}), tmp_path / "b")
+    tokenizer = tokenizer_from_dict({"type": "char", "vocab": "abcdefg"})
+    manifest = export_model(model, tokenizer, tmp_path / "b", precisions=["int8"])
     assert manifest.model == config
     for name in ("model.onnx", "model.pt"):
         assert max(check.worst for check in manifest.files[name].checks) <= 1e-5
+    assert all(check.ok for check in manifest.files["model.int8.onnx"].checks)
 
 
 def test_the_pairwise_cover_is_one():

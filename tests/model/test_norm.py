@@ -5,6 +5,7 @@ import copy
 import torch
 
 from gptblock.model import LayerNorm
+from gptblock.model.norm import RMSNorm
 
 
 def test_mean_0_and_variance_1_then_scale_and_shift() -> None:
@@ -45,3 +46,11 @@ def test_keeps_no_statistics_and_is_the_same_in_both_modes() -> None:
     training, evaluating = norm.train()(x), norm.eval()(x)
     assert torch.equal(training, evaluating)
     assert all(torch.equal(before[name], value) for name, value in norm.state_dict().items())
+
+
+def test_a_mean_square_beyond_half_precision_is_none_of_its_ends() -> None:
+    norm = RMSNorm(32)
+    x = 1000 * torch.randn(3, 4, 32)
+    half = norm.half()(x.half())
+    assert half.dtype == torch.float16
+    torch.testing.assert_close(half.float(), norm.float()(x), atol=2e-3, rtol=2e-3)

@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from typing import get_args
 
 import numpy as np
 import pytest
 
+from gptblock.bundle.manifest import Precision
 from gptblock.bundle.store import read_tensors
 from gptblock.errors import CorruptError
 from gptblock.runtime.golden import Golden
-from gptblock.runtime.proof import check_causality, check_greedy, check_logits, lasts, prove, tolerance
+from gptblock.runtime.proof import (
+    CAUSALITY_TOLERANCES,
+    TOLERANCES,
+    check_causality,
+    check_greedy,
+    check_logits,
+    lasts,
+    prove,
+    tolerance,
+)
 
 V, T = 5, 8
 IDS = np.random.default_rng(0).integers(0, V, size=(3, T))
@@ -301,8 +313,8 @@ def test_golden_vectors_of_another_model_are_refused(change, tiny, golden):
         Golden.from_tensors(change(golden.to_tensors()), tiny.config)
 
 
-def test_a_precision_without_a_stated_tolerance_cannot_be_proved():
-    with pytest.raises(
-        CorruptError, match="a graph in int4 cannot be proved on cpu: tolerances are stated for fp32"
-    ):
-        tolerance("int4", "cpu", causal(IDS))
+def test_a_tolerance_is_stated_for_each_precision_on_each_provider():
+    assert set(TOLERANCES) == set(itertools.product(get_args(Precision), CAUSALITY_TOLERANCES))
+    for provider in CAUSALITY_TOLERANCES:
+        stated = [TOLERANCES[precision, provider] for precision in get_args(Precision)]
+        assert stated == sorted(stated)
