@@ -83,7 +83,7 @@ def tiny_bundle(
 def other_bundles(make_model: MakeModel, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Bundles of models that do not write characters, by the kind of their tokens: ONNX alone."""
     from gptblock.export.build import export_model
-    from gptblock.text.tokenizer import train_tokenizer
+    from gptblock.text.kinds import train_tokenizer
 
     folders = {}
     kinds: tuple[TokenizerKind, ...] = ("byte", "bpe")

@@ -11,8 +11,9 @@ from gptblock.bundle.manifest import ModelMetadata
 from gptblock.errors import CorruptError, GptblockError, InputError, ProviderError
 from gptblock.runtime.capture import one_line
 from gptblock.runtime.session import Session
+from gptblock.text.kinds import tokenizer_from_dict
 from gptblock.text.subword import SubwordTokenizer
-from gptblock.text.tokenizer import Tokenizer, tokenizer_from_dict
+from gptblock.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from onnxruntime import OrtValue

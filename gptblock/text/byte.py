@@ -30,7 +30,7 @@ class ByteTokenizer:
         return BytesDecoder(lambda token_id: bytes(as_ids([token_id], self.vocab_size).tolist()))
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON; `tokenizer_from_dict` reads them."""
+        """Plain values for JSON; `gptblock.text.kinds` reads them."""
         return {"type": "byte"}
 
 

@@ -70,7 +70,7 @@ class CharTokenizer:
         return CharDecoder(self)
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON; `tokenizer_from_dict` reads them."""
+        """Plain values for JSON; `gptblock.text.kinds` reads them."""
         return {"type": "char", "vocab": self.vocab}
 
     def _complaint(self, text: str, position: int) -> str:

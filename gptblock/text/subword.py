@@ -141,7 +141,7 @@ class SubwordTokenizer:
         return PiecesDecoder(self._name_of, self._text, self._chain)
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON; `tokenizer_from_dict` reads them."""
+        """Plain values for JSON; `gptblock.text.kinds` reads them."""
         return {"type": "subword", "json": self._values}
 
     def _is_byte_level(self) -> bool:

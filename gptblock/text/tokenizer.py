@@ -1,17 +1,16 @@
-"""Text to ids and back: what every tokenizer offers, which there are, and what they refuse alike."""
+"""Text to ids and back: what every tokenizer offers, and what they all refuse alike."""
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gptblock.config import TokenizerKind
-from gptblock.errors import ConfigError, CorruptError, InputError, UnknownCharacterError
+from gptblock.errors import InputError, UnknownCharacterError
 
 Unknown = Literal["error", "skip"]
 Ids = Iterable[int] | NDArray[np.integer]
@@ -60,50 +59,8 @@ class Tokenizer(Protocol):
         ...
 
     def to_dict(self) -> dict[str, object]:
-        """Plain values for JSON; `tokenizer_from_dict` reads them."""
+        """Plain values for JSON; `gptblock.text.kinds` reads them."""
         ...
-
-
-# The kinds import this module, so they are imported where they are chosen.
-
-
-def train_tokenizer(kind: TokenizerKind, text: str, bpe_vocab_size: int) -> Tokenizer:
-    """The tokenizer of that kind for a corpus; `bpe_vocab_size` is for "bpe" alone.
-
-    Raises MissingExtraError where "bpe" lacks its library.
-    """
-    from gptblock.text.byte import ByteTokenizer
-    from gptblock.text.char import CharTokenizer
-    from gptblock.text.subword import SubwordTokenizer
-
-    if kind == "bpe":
-        return SubwordTokenizer.train(text, bpe_vocab_size)
-    return ByteTokenizer() if kind == "byte" else CharTokenizer.train(text)
-
-
-def tokenizer_from_dict(values: Mapping[str, object]) -> Tokenizer:
-    """The tokenizer that `to_dict` wrote.
-
-    Raises CorruptError where it is not understood, MissingExtraError where its library is not installed.
-    """
-    from gptblock.text.byte import ByteTokenizer
-    from gptblock.text.char import CharTokenizer
-    from gptblock.text.subword import SubwordTokenizer
-
-    try:
-        match dict(values):
-            case {"type": "char", "vocab": str(vocab), **more} if not more:
-                return CharTokenizer(vocab)
-            case {"type": "byte", **more} if not more:
-                return ByteTokenizer()
-            case {"type": "subword", "json": dict(json), **more} if not more:
-                return SubwordTokenizer(json)
-    except ConfigError as error:
-        raise CorruptError(f"the tokenizer is broken: {error}") from None
-    raise CorruptError(
-        f'this is no tokenizer that this version knows: expected {{"type": "char", "vocab": "..."}}, '
-        f'{{"type": "byte"}} or {{"type": "subword", "json": {{...}}}} and got {ascii(dict(values))[:SHOWN]}'
-    )
 
 
 def require_policy(unknown: Unknown) -> None:

@@ -17,7 +17,8 @@ from gptblock.bundle.store import read_tensors, recover_folder, replace_folder, 
 from gptblock.config import ModelConfig, TrainConfig
 from gptblock.errors import ConfigError, CorruptError, NotFoundError
 from gptblock.model import GPT
-from gptblock.text.tokenizer import Tokenizer, tokenizer_from_dict
+from gptblock.text.kinds import tokenizer_from_dict
+from gptblock.text.tokenizer import Tokenizer
 from gptblock.training.folder import CHECKPOINTS, is_converted, is_run, no_run, no_training
 
 Which = Literal["best", "last"]

@@ -16,7 +16,8 @@ from gptblock.config import TrainConfig
 from gptblock.errors import ConfigError, CorpusError, InterruptedRunError, UnavailableError
 from gptblock.text.char import CharTokenizer
 from gptblock.text.corpus import load_corpus, split
-from gptblock.text.tokenizer import Tokenizer, tokenizer_from_dict, train_tokenizer
+from gptblock.text.kinds import tokenizer_from_dict, train_tokenizer
+from gptblock.text.tokenizer import Tokenizer
 from gptblock.training.batches import windows_of
 from gptblock.training.checkpoint import Checkpoint, State, read_checkpoint
 from gptblock.training.events import Event, Started, Stopping

@@ -17,7 +17,7 @@ from gptblock.config import Bias, FeedForwardKind, ModelConfig, Norm, NormPlacem
 from gptblock.errors import ConfigError
 from gptblock.export.build import export_model
 from gptblock.model import GPT, loss
-from gptblock.text.tokenizer import tokenizer_from_dict
+from gptblock.text.kinds import tokenizer_from_dict
 from gptblock.training.optimizer import make_optimizer
 
 PARTS: dict[str, tuple[object, ...]] = {

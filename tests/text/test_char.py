@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gptblock.errors import ConfigError, InputError, UnknownCharacterError
 from gptblock.text.char import CharTokenizer
-from gptblock.text.tokenizer import tokenizer_from_dict
+from gptblock.text.kinds import tokenizer_from_dict
 
 SHAKESPEARE = "\n !$&',-.3:;?ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 

@@ -11,8 +11,8 @@ from gptblock.config import TokenizerKind
 from gptblock.errors import CorruptError, MissingExtraError
 from gptblock.text.byte import ByteTokenizer
 from gptblock.text.char import CharTokenizer
+from gptblock.text.kinds import tokenizer_from_dict, train_tokenizer
 from gptblock.text.subword import SubwordTokenizer
-from gptblock.text.tokenizer import tokenizer_from_dict, train_tokenizer
 
 TEXT = "the cat sat on the mat\n" * 20
 
