@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from gptblock.cli.console import ignore, say, show, write, write_json
-from gptblock.cli.options import DEMO_TAKEN, MACHINE, BundleArgument, DeviceId, Json, Provider, Quiet
+from gptblock.cli.options import (
+    DEMO_TAKEN,
+    MACHINE,
+    BundleArgument,
+    DeviceId,
+    Json,
+    PrecisionName,
+    Provider,
+    Quiet,
+)
 
 if TYPE_CHECKING:
     from gptblock.bundle.manifest import Precision
     from gptblock.runtime.bench import Benchmark
 
 MEASURED = "What is measured"
-
-
-class PrecisionName(StrEnum):
-    """`gptblock.bundle.manifest.Precision` for Typer, which takes no list of a Literal."""
-
-    FP32 = "fp32"
-    FP16 = "fp16"
-    INT8 = "int8"
-    INT4 = "int4"
 
 
 def bench(

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 import typer
 
 from gptblock.cli.console import ignore, say, write
-from gptblock.cli.export import FormatName
-from gptblock.cli.options import Quiet
+from gptblock.cli.options import Formats, Quiet
 from gptblock.cli.table import print_proof
 from gptblock.errors import MissingExtraError
 
@@ -61,14 +60,7 @@ def convert(
     dropout: Annotated[
         float | None, typer.Option(help="To record; it drops nothing here.", show_default="the checkpoint's")
     ] = None,
-    format_: Annotated[
-        list[FormatName] | None,
-        typer.Option(
-            "--format",
-            help="Repeat for several; model.onnx is always written.",
-            show_default="onnx and torchscript",
-        ),
-    ] = None,
+    format_: Formats = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the run in --out.")] = False,
     quiet: Quiet = False,
 ) -> None:

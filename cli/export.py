@@ -3,46 +3,22 @@
 from __future__ import annotations
 
 import importlib.util
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal, get_args
 
 import typer
 
 from gptblock.cli.console import ignore, say, write
-from gptblock.cli.options import Quiet
+from gptblock.cli.options import Formats, PrecisionName, Quiet
 from gptblock.cli.table import print_proof
 from gptblock.errors import MissingExtraError
-
-
-class FormatName(StrEnum):
-    """`gptblock.export.build.Format` for Typer, which takes no list of a Literal."""
-
-    ONNX = "onnx"
-    TORCHSCRIPT = "torchscript"
-
-
-class PrecisionName(StrEnum):
-    """`gptblock.bundle.manifest.Precision` for Typer, likewise."""
-
-    FP32 = "fp32"
-    FP16 = "fp16"
-    INT8 = "int8"
-    INT4 = "int4"
 
 
 def export(
     run: Annotated[Path, typer.Argument(help="A folder that `gptblock train` wrote.")] = Path(
         "artifacts/model"
     ),
-    format_: Annotated[
-        list[FormatName] | None,
-        typer.Option(
-            "--format",
-            help="Repeat for several; model.onnx is always written.",
-            show_default="onnx and torchscript",
-        ),
-    ] = None,
+    format_: Formats = None,
     precision: Annotated[
         list[PrecisionName] | None,
         typer.Option(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -9,6 +10,23 @@ import typer
 
 MACHINE = "Machine"
 DEMO_TAKEN = "model: the demo that ships with gptblock, for there is no artifacts/model here"
+
+
+class FormatName(StrEnum):
+    """`gptblock.export.build.Format` for Typer, which takes no list of a Literal."""
+
+    ONNX = "onnx"
+    TORCHSCRIPT = "torchscript"
+
+
+class PrecisionName(StrEnum):
+    """`gptblock.bundle.manifest.Precision` for Typer, likewise."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    INT8 = "int8"
+    INT4 = "int4"
+
 
 BundleArgument = Annotated[
     Path | None,
@@ -28,4 +46,12 @@ Threads = Annotated[
     typer.Option(help="CPU threads.", show_default="those this process may use", rich_help_panel=MACHINE),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead.")]
+Formats = Annotated[
+    list[FormatName] | None,
+    typer.Option(
+        "--format",
+        help="Repeat for several; model.onnx is always written.",
+        show_default="onnx and torchscript",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No news on stderr, only errors.")]
