@@ -68,6 +68,7 @@ def export(
         data=data,
         on_proof=on_proof,
         on_note=on_note,
+        consume=True,
     )
 
 
@@ -82,12 +83,15 @@ def export_model(
     data: str | None = None,
     on_proof: OnProof | None = None,
     on_note: OnNote | None = None,
+    consume: bool = False,
 ) -> Manifest:
     """Export any model into a bundle at `folder`; `model.onnx` in fp32 is always part of it.
 
     `record` says where its weights come from. What each lower precision costs is measured on the corpus
     `data` or, without one, on what the training in `record` validated on; where that is not to be had, it is
-    left out and `on_note` hears why.
+    left out and `on_note` hears why. `consume` lets go of a large model's weights once its files are written,
+    for they need not be in memory beside those of the files; its prefixes are then held against PyTorch's
+    logits of the whole.
 
     Raises ConfigError for a format or precision that there is not, CorpusError and InputError for `data`, and
     ProofError as `export` does.
@@ -109,9 +113,9 @@ def export_model(
     checks: dict[str, Sequence[Check]] = {}
     written: dict[str, Precision] = {"model.onnx": "fp32"}
 
-    def prove(name: str, proof: Callable[[GPT, Path, Golden], Sequence[Check]]) -> None:
+    def prove(name: str, proof: Callable[[GPT | None, Path, Golden], Sequence[Check]]) -> None:
         try:
-            rows = checks[name] = proof(model, new / name, golden)
+            rows = checks[name] = proof(None if is_consumed else model, new / name, golden)
         except CorruptError as error:
             raise ProofError(f"{name} does not run, so no bundle was written: {error}") from None
         if on_proof:
@@ -126,21 +130,26 @@ def export_model(
     with replace_folder(folder) as new:
         fp32 = new / "model.onnx"
         export_onnx(model, fp32, ModelMetadata(model.config, tokenizer.to_dict(), "fp32"))
-        prove(fp32.name, prove_onnx)
         for precision in lower:
             path = new / f"model.{precision}.onnx"
             written[path.name] = precision
             metadata = ModelMetadata(model.config, tokenizer.to_dict(), precision)
             if precision == "fp16":
                 export_onnx(model, path, metadata)
-                prove(path.name, prove_onnx)
             else:
                 quantize(fp32, path, metadata)
-                prove(path.name, functools.partial(_prove_quantized, fp32))
         if "torchscript" in formats:
             written["model.pt"] = "fp32"
             export_torchscript(model, new / "model.pt")
-            prove("model.pt", prove_torchscript)
+        if is_consumed := consume and len(golden.positions) < model.config.block_size:
+            model.to("meta")
+        for name, precision in written.items():
+            if name.endswith(".pt"):
+                prove(name, prove_torchscript)
+            elif precision in ("int8", "int4"):
+                prove(name, functools.partial(_prove_quantized, fp32))
+            else:
+                prove(name, prove_onnx)
         write_tensors(new / GOLDEN_NAME, golden.to_tensors())
         costs = _costs(excerpt, fp32, [new / f"model.{precision}.onnx" for precision in lower])
         files = {
@@ -195,7 +204,7 @@ def _costs(excerpt: Excerpt | None, fp32: Path, graphs: Sequence[Path]) -> dict[
     return {path.name: cost_of(excerpt, whole, reading) for path, reading in zip(graphs, others, strict=True)}
 
 
-def _prove_quantized(fp32: Path, model: GPT, path: Path, golden: Golden) -> list[Check]:
+def _prove_quantized(fp32: Path, model: GPT | None, path: Path, golden: Golden) -> list[Check]:
     return [*check_rounding(fp32, path), *prove_onnx(model, path, golden)]
 
 

@@ -14,7 +14,7 @@ from gptblock.export.torchscript import load_torchscript
 from gptblock.model.gpt import GPT, eval_mode
 from gptblock.runtime.decoder import Decoder, Ids, Logits
 from gptblock.runtime.golden import Golden, proof_ids, proof_positions
-from gptblock.runtime.proof import check_causality, check_greedy, check_logits, prove, tolerance
+from gptblock.runtime.proof import LogitsOf, check_causality, check_greedy, check_logits, prove, tolerance
 from gptblock.runtime.session import open_session
 
 # The golden greedy text starts so far from the end of the window, and goes on beyond it by as much as the
@@ -52,12 +52,12 @@ def eager_logits(model: GPT, ids: Ids, positions: Ids) -> Logits:
     return logits
 
 
-def prove_onnx(model: GPT, path: Path, golden: Golden) -> list[Check]:
-    """Every check of an ONNX file on the CPU provider, with `model` (on the CPU) at hand."""
-    return prove(Decoder(open_session(path, provider="cpu")), golden, functools.partial(eager_logits, model))
+def prove_onnx(model: GPT | None, path: Path, golden: Golden) -> list[Check]:
+    """Every check of an ONNX file on the CPU provider; without `model` (on the CPU), by `golden` alone."""
+    return prove(Decoder(open_session(path, provider="cpu")), golden, _expected(model, golden))
 
 
-def prove_torchscript(model: GPT, path: Path, golden: Golden) -> list[Check]:
+def prove_torchscript(model: GPT | None, path: Path, golden: Golden) -> list[Check]:
     """Every check of a TorchScript file; it has no cache, so the checks of one do not apply."""
     loaded = load_torchscript(path)
 
@@ -69,10 +69,15 @@ def prove_torchscript(model: GPT, path: Path, golden: Golden) -> list[Check]:
     prompt = torch.from_numpy(golden.greedy_prompt[None])  # (1, P)
     text = loaded.generate(prompt, len(golden.greedy_ids), 0.0, 0)[0, prompt.shape[1] :].numpy()
     allowed = tolerance("fp32", "cpu", golden.logits)
-    ids, positions = golden.input_ids, golden.positions
+    ids, positions, vocab_size = golden.input_ids, golden.positions, golden.logits.shape[-1]
     unmoved = golden.unmoved.item()
     return [
-        check_logits(logits_of, functools.partial(eager_logits, model), ids, positions, allowed),
-        *check_causality(logits_of, ids, positions, model.config.vocab_size, allowed=0.0, unmoved=unmoved),
+        check_logits(logits_of, _expected(model, golden), ids, positions, allowed),
+        *check_causality(logits_of, ids, positions, vocab_size, allowed=0.0, unmoved=unmoved),
         check_greedy(logits_of, np.asarray(text), golden, 2 * allowed),
     ]
+
+
+def _expected(model: GPT | None, golden: Golden) -> LogitsOf:
+    """What to hold a file's logits against: those of the model, or else those that it gave of the whole."""
+    return functools.partial(eager_logits, model) if model else golden.logits_of

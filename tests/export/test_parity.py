@@ -261,6 +261,15 @@ def test_every_precision_reproduces_the_model_and_no_fault(precision, lower_grap
             }
 
 
+def test_the_golden_vectors_alone_notice_a_changed_weight(tiny_model, tiny_bundle, tmp_path):
+    """As a large model is proved, whose weights are not kept beside the file's."""
+    golden = make_golden(tiny_model)
+    assert failures(prove_onnx(None, tiny_bundle / "model.onnx", golden)) == set()
+    assert failures(prove_torchscript(None, tiny_bundle / "model.pt", golden)) == set()
+    path = altered(tiny_bundle / "model.onnx", tmp_path / "faulty.onnx", one_weight)
+    assert {LOGITS, CHUNKS, RAGGED} <= failures(prove_onnx(None, path, golden))
+
+
 def test_positions_that_ignore_the_past_pass_every_check_without_a_cache(tiny_model, tiny_bundle, tmp_path):
     """Why the cache is proved apart: this fault is invisible in whole sequences."""
     path = altered(tiny_bundle / "model.onnx", tmp_path / "faulty.onnx", positions_from_zero)
