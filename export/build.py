@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
 import platform
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -143,6 +144,7 @@ def export_model(
             export_torchscript(model, new / "model.pt")
         if is_consumed := consume and len(golden.positions) < model.config.block_size:
             model.to("meta")
+            gc.collect()  # what the exporter left holds the weights, in circles
         for name, precision in written.items():
             if name.endswith(".pt"):
                 prove(name, prove_torchscript)

@@ -28,11 +28,13 @@ def read_tensors(path: Path) -> dict[str, NDArray[Any]]:
 
     Raises NotFoundError, or CorruptError for a file cut short or of another kind.
     """
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
+    from safetensors import SafetensorError, safe_open
 
     try:
-        return load(path.read_bytes())
+        with safe_open(
+            path, framework="numpy"
+        ) as file:  # mapped, not read whole beside its arrays
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
     except FileNotFoundError:
         raise NotFoundError(
             f"there is no file {path}; write it again (gptblock train, gptblock export)"
