@@ -31,9 +31,7 @@ def read_tensors(path: Path) -> dict[str, NDArray[Any]]:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(
-            path, framework="numpy"
-        ) as file:  # mapped, not read whole beside its arrays
+        with safe_open(path, framework="numpy") as file:  # mapped, not read whole beside its arrays
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
     except FileNotFoundError:
         raise NotFoundError(
