@@ -272,15 +272,15 @@ def test_the_golden_text_is_long_enough_to_slide(make_model):
     assert (len(golden.greedy_prompt), len(golden.greedy_ids)) == (1, 24)
 
 
-@pytest.mark.parametrize(("effort", "device"), [(1.0, "meta"), (5e11, "cpu")])
+@pytest.mark.parametrize(("effort", "is_large"), [(1.0, True), (5e11, False)])
 def test_a_large_models_weights_are_let_go_before_the_proof(
-    effort, device, make_model, tiny_tokenizer, tmp_path, monkeypatch
+    effort, is_large, make_model, tiny_tokenizer, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("gptblock.runtime.golden._EFFORT", effort)
     model = make_model(n_layer=1)
     manifest = export_model(model, tiny_tokenizer, tmp_path / "bundle", consume=True)
-    assert {parameter.device.type for parameter in model.parameters()} == {device}
+    assert all((parameter.numel() == 0) is is_large for parameter in model.parameters())
     for name in ("model.onnx", "model.pt"):
         checks = manifest.files[name].checks
-        assert [check.cases for check in checks][:3] == ([12, 6, 6] if device == "meta" else [32, 16, 16])
+        assert [check.cases for check in checks][:3] == ([12, 6, 6] if is_large else [32, 16, 16])
         assert all(check.ok for check in checks)
