@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gptblock.errors import CorpusError
 from gptblock.model import GPT, eval_mode
-from gptblock.text.corpus import load_corpus
+from gptblock.text.corpus import load_corpus, spread_windows
 from gptblock.text.tokenizer import Tokenizer
 
 Name = TypeVar("Name", bound=str)
@@ -41,13 +39,7 @@ def draw_windows(data: str, tokenizer: Tokenizer, block_size: int) -> Tensor:
             f"{data} has characters that the model's vocabulary lacks: {shown}{more}; "
             f"give a text like those it was trained on"
         )
-    ids: NDArray[np.int64] = tokenizer.encode(text)  # (L,)
-    if len(ids) < 2:
-        raise CorpusError(f"{data} is too short to measure a loss on: it has {len(ids)} token")
-    T = min(block_size, len(ids) - 1)
-    count = min(max(_WINDOWS, -(-_TOKENS // T)), (len(ids) - 1) // T)
-    starts = np.linspace(0, len(ids) - T - 1, count).astype(np.int64)  # (N,)
-    return torch.from_numpy(ids[starts[:, None] + np.arange(T + 1)])
+    return torch.from_numpy(spread_windows(data, tokenizer.encode(text), block_size, _TOKENS, _WINDOWS))
 
 
 @torch.no_grad()

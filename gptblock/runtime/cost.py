@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from gptblock.bundle.manifest import Cost, TrainingRecord
 from gptblock.errors import CorpusError
 from gptblock.runtime.decoder import Decoder, Ids
-from gptblock.text.corpus import load_corpus, split
+from gptblock.text.corpus import load_corpus, split, spread_windows
 from gptblock.text.tokenizer import Tokenizer
 
-_TOKENS = 16_384  # that are predicted, at most, evenly spread over the text
+_TOKENS = 16_384  # that are predicted, about, evenly spread over the text
 _LOGITS = 2**23  # in memory at once
 
 
@@ -52,13 +52,8 @@ def draw_excerpt(
     ids = tokenizer.encode(corpus.text)  # (L,)
     if is_own:
         ids = split(ids, block_size)[1]
-    if len(ids) < 2:
-        raise CorpusError(f"{source} is too short to measure a loss on: it has {len(ids)} token")
-    T = min(block_size, len(ids) - 1)
-    count = max(1, min(_TOKENS, len(ids) - 1) // T)
-    starts = np.linspace(0, len(ids) - T - 1, count).astype(np.int64)  # (N,)
     name = f"{corpus.name}, validation part" if is_own else corpus.name
-    return Excerpt(name, ids[starts[:, None] + np.arange(T + 1)])
+    return Excerpt(name, spread_windows(source, ids, block_size, _TOKENS))
 
 
 def read(decoder: Decoder, excerpt: Excerpt) -> Reading:

@@ -89,6 +89,25 @@ def split(ids: NDArray[np.int64], block_size: int) -> tuple[NDArray[np.int64], N
     return parts
 
 
+def spread_windows(
+    name: str, ids: NDArray[np.int64], block_size: int, tokens: int, least: int = 1
+) -> NDArray[np.int64]:
+    """Windows (N, T + 1) evenly spread over ids (L,), to measure a loss on; T = min(block_size, L - 1).
+
+    N * T is about `tokens`, and N at least `least`, where the text has as many. Raises CorpusError, naming
+    the text, where it has no two tokens.
+    """
+    import numpy as np
+
+    if len(ids) < 2:
+        raise CorpusError(f"{name} is too short to measure a loss on: it has {len(ids)} token")
+    T = min(block_size, len(ids) - 1)
+    count = min(max(least, -(-tokens // T)), (len(ids) - 1) // T)
+    starts = np.linspace(0, len(ids) - T - 1, count).astype(np.int64)  # (N,)
+    windows: NDArray[np.int64] = ids[starts[:, None] + np.arange(T + 1)]
+    return windows
+
+
 def _pydoc() -> str:
     try:
         from pydoc_data.topics import topics
