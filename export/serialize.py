@@ -34,6 +34,7 @@ def write_model(model: onnx_ir.Model, path: Path) -> None:
             assert value.const_value is not None
             for part in _initializer(name, value.const_value.numpy()):
                 file.write(part)
+            value.const_value = None  # torch's exporter keeps the graph, and with it would keep the weight
 
 
 def _initializer(name: str, array: np.ndarray) -> Iterator[bytes | memoryview]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from gptblock.bundle.atomic import write_file
 from gptblock.errors import CorruptError, NotFoundError
@@ -23,15 +23,17 @@ def write_tensors(path: Path, tensors: Mapping[str, NDArray[np.generic]]) -> Non
     write_file(path, save({name: np.asarray(tensor, order="C") for name, tensor in tensors.items()}))
 
 
-def read_tensors(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of a safetensors file, with the types it holds.
+def read_tensors(path: Path, framework: Literal["numpy", "pt"] = "numpy") -> dict[str, Any]:
+    """The arrays of a safetensors file, with the types it holds; or, as "pt", tensors of torch.
+
+    Arrays are copies; tensors are the file itself, mapped, of which what is touched comes into memory.
 
     Raises NotFoundError, or CorruptError for a file cut short or of another kind.
     """
     from safetensors import SafetensorError, safe_open
 
     try:
-        with safe_open(path, framework="numpy") as file:  # mapped, not read whole beside its arrays
+        with safe_open(path, framework=framework) as file:  # not read whole beside its arrays
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no mapping
     except FileNotFoundError:
         raise NotFoundError(

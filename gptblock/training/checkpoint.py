@@ -147,7 +147,7 @@ def load_model(run: Path, which: Which = "best") -> LoadedRun:
         raise CorruptError(f"{path} is not as gptblock wrote it: {error}") from None
     with torch.random.fork_rng(devices=[]):  # the weights drawn here are replaced at once
         model = GPT(config)
-    restore_weights(model, _tensors(path.with_name(MODEL)), path.with_name(MODEL))
+    restore_weights(model, read_tensors(path.with_name(MODEL), "pt"), path.with_name(MODEL))
     return LoadedRun(model.eval(), tokenizer, record)
 
 
