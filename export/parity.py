@@ -15,7 +15,7 @@ from gptblock.model.gpt import GPT, eval_mode
 from gptblock.runtime.decoder import Decoder, Ids, Logits
 from gptblock.runtime.golden import Golden, proof_ids, proof_positions
 from gptblock.runtime.proof import LogitsOf, check_causality, check_greedy, check_logits, prove, tolerance
-from gptblock.runtime.session import open_session
+from gptblock.runtime.session import open_session, return_large_blocks
 
 # The golden greedy text starts so far from the end of the window, and goes on beyond it by as much as the
 # model is small, up to 16: so that it holds cached steps and a window that slides.
@@ -54,12 +54,15 @@ def eager_logits(model: GPT, ids: Ids, positions: Ids) -> Logits:
 
 def prove_onnx(model: GPT | None, path: Path, golden: Golden) -> list[Check]:
     """Every check of an ONNX file on the CPU provider; without `model` (on the CPU), by `golden` alone."""
-    return prove(Decoder(open_session(path, provider="cpu")), golden, _expected(model, golden))
+    session = open_session(path, provider="cpu", lean=_is_large(golden))
+    return prove(Decoder(session), golden, _expected(model, golden))
 
 
 def prove_torchscript(model: GPT | None, path: Path, golden: Golden) -> list[Check]:
     """Every check of a TorchScript file; it has no cache, so the checks of one do not apply."""
     loaded = load_torchscript(path)
+    if _is_large(golden):
+        return_large_blocks()
 
     @torch.no_grad()
     def logits_of(ids: Ids, positions: Ids) -> Logits:
@@ -76,6 +79,12 @@ def prove_torchscript(model: GPT | None, path: Path, golden: Golden) -> list[Che
         *check_causality(logits_of, ids, positions, vocab_size, allowed=0.0, unmoved=unmoved),
         check_greedy(logits_of, np.asarray(text), golden, 2 * allowed),
     ]
+
+
+def _is_large(golden: Golden) -> bool:
+    """Whether the model is proved at some positions only, and its proof is to mind memory."""
+    block_size: int = golden.input_ids.shape[1]
+    return len(golden.positions) < block_size
 
 
 def _expected(model: GPT | None, golden: Golden) -> LogitsOf:

@@ -52,7 +52,9 @@ class _Scripted(nn.Module):
 
 def export_torchscript(model: GPT, path: Path) -> None:
     """Write `model` to `path`: in eval mode, without dropout, on the CPU. `model` itself is left as it is."""
-    scripted = copy.deepcopy(model).cpu().eval()
+    # The copy shares those weights that are on the CPU. None asks for gradients: the file is for inference.
+    weights = {id(weight): nn.Parameter(weight.detach().cpu(), False) for weight in model.parameters()}
+    scripted = copy.deepcopy(model, memo=weights).cpu().eval()
     _remove_dropout(scripted)
     with _deprecated_upstream():
         # Not frozen: freezing bakes the weights in, so that .to() would do nothing.

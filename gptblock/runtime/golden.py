@@ -90,7 +90,8 @@ def proof_positions(model: ModelConfig) -> Ids:
 
 def proof_ids(model: ModelConfig, positions: Ids) -> Ids:
     """The token ids that a proof is made with: (N, block_size), the same on every machine."""
-    rows = 3 if len(positions) == model.block_size else 2
+    few = 2 if len(positions) > _FEWEST else 1  # of GPT-2's 1024 tokens, one row is what memory allows
+    rows = 3 if len(positions) == model.block_size else few
     return np.random.default_rng(1337).integers(0, model.vocab_size, size=(rows, model.block_size))
 
 

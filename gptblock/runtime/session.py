@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 ProviderName = Literal["auto", "cuda", "cpu"]
 
 MAX_THREADS = 1024  # no machine gains from more, and some tens of thousands take its memory
+_M_MMAP_THRESHOLD, _LARGE = -3, 2**20  # of glibc's malloc.h; bytes
 _SILENT = 4  # only fatal errors are logged: all others are raised, and say it there
 
 
@@ -51,12 +52,14 @@ def open_session(
     threads: int | None = None,
     device_id: int = 0,
     use_tf32: bool = False,
+    lean: bool = False,
 ) -> Session:
     """Open an .onnx of gptblock's.
 
     `cuda` is CUDA or a ProviderError that says what is missing; `auto` is CUDA where it works, else the
     CPU with the reason in `Session.provider`. `threads` is how many CPU threads share one operator, 1 to
     1024; None: as many as this process may use CPUs. `use_tf32` lets CUDA round factors to 10 bits.
+    `lean` gives memory back after each step in place of keeping it for the next: for a few long steps.
 
     Raises ConfigError for options out of range, NotFoundError and CorruptError for the file,
     ProviderError for a CUDA or an onnxruntime that cannot be used, MissingExtraError where there is none.
@@ -69,7 +72,7 @@ def open_session(
         raise ConfigError(f"device_id must be >= 0: got {device_id}")
     _require_file(graph)
     ort = load_onnxruntime()
-    options = _options(ort, threads or allowed_cpus())
+    options = _options(ort, threads or allowed_cpus(), lean)
     reason = "asked for"
     if provider != "cpu":
         opened = cuda_problem(ort, device_id, use_tf32) or _on_cuda(ort, graph, options, device_id, use_tf32)
@@ -86,7 +89,7 @@ def read_metadata(path: Path) -> ModelMetadata:
     """What an .onnx says about itself. Raises as `open_session` does, CorruptError for a file not ours."""
     _require_file(path)
     ort = load_onnxruntime()
-    options = _options(ort, threads=1)
+    options = _options(ort, threads=1, lean=False)
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL  # it is not going to run
     return _metadata(path, _on_cpu(ort, path, options))
 
@@ -106,8 +109,11 @@ def _require_file(path: Path) -> None:
         raise NotFoundError(f"{path} {what}: expected an .onnx file, which gptblock export RUN makes")
 
 
-def _options(ort: ModuleType, threads: int) -> SessionOptions:
+def _options(ort: ModuleType, threads: int, lean: bool) -> SessionOptions:
     options = ort.SessionOptions()
+    if lean:
+        options.enable_cpu_mem_arena = False
+        return_large_blocks()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.execution_mode = ort.ExecutionMode.ORT_SEQUENTIAL
@@ -128,6 +134,12 @@ def _return_memory() -> None:
     """Give the system back what loading took and freed, which glibc keeps: a third of the file at 43 MB."""
     if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
         trim(0)
+
+
+def return_large_blocks() -> None:
+    """Have glibc map what is large, and so give it back when freed, instead of raising its idea of large."""
+    if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)):
+        mallopt(_M_MMAP_THRESHOLD, _LARGE)
 
 
 def _metadata(graph: Path, session: InferenceSession) -> ModelMetadata:

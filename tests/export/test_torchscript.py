@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from gptblock.config import SamplingConfig
 from gptblock.export.torchscript import export_torchscript, load_torchscript
@@ -87,3 +88,12 @@ def test_deprecation_warnings_stay_inside(tiny_model, tmp_path, recwarn):
     export_torchscript(tiny_model, tmp_path / "model.pt")
     load_torchscript(tmp_path / "model.pt")
     assert not recwarn.list
+
+
+def test_no_weight_of_the_file_asks_for_gradients_and_the_models_own_still_do(make_model, tmp_path):
+    model = make_model(n_layer=1, dropout=0.2)
+    export_torchscript(model, tmp_path / "model.pt")
+    loaded = load_torchscript(tmp_path / "model.pt")
+    assert not any(weight.requires_grad for weight in loaded.parameters())
+    assert all(weight.requires_grad for weight in model.parameters())
+    assert any(isinstance(part, nn.Dropout) and part.p == 0.2 for part in model.modules())

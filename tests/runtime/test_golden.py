@@ -20,7 +20,7 @@ GPT2 = ModelConfig(vocab_size=50257, block_size=1024, n_layer=12, n_head=12, n_e
         (TINY.replace(block_size=1), 1, 3),
         (TINY.replace(block_size=512), 512, 3),
         (LECTURE, 183, 2),
-        (GPT2, 6, 2),
+        (GPT2, 6, 1),
         (GPT2.replace(block_size=3), 3, 3),
     ],
 )

@@ -19,6 +19,7 @@ from gptblock.runtime.proof import (
     check_causality,
     check_greedy,
     check_logits,
+    check_ragged_rows,
     lasts,
     prove,
     tolerance,
@@ -318,3 +319,12 @@ def test_a_tolerance_is_stated_for_each_precision_on_each_provider():
     for provider in CAUSALITY_TOLERANCES:
         stated = [TOLERANCES[precision, provider] for precision in get_args(Precision)]
         assert stated == sorted(stated)
+
+
+def test_the_one_row_of_a_large_model_is_cut_in_two_ways(decoder):
+    model = decoder.metadata.model
+    ids = np.random.default_rng(0).integers(0, model.vocab_size, size=(1, model.block_size))
+    positions = np.arange(model.block_size)
+    expected = decoder.logits(ids)
+    assert check_ragged_rows(decoder, ids, positions, expected, 1e-5).ok
+    assert not check_ragged_rows(decoder, ids, positions, expected + 0.1, 1e-5).ok

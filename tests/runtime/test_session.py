@@ -241,3 +241,9 @@ def test_a_broken_file_is_not_blamed_on_cuda(graph: Path, fake_ort: Any, fake_li
     fake_ort(graph_on_cuda=broken, on_cpu=broken)
     with pytest.raises(CorruptError, match="cut short or damaged"):
         open_session(graph, provider="cuda")
+
+
+@pytest.mark.parametrize("lean", [False, True])
+def test_a_lean_session_keeps_no_arena(lean, tiny_bundle):
+    session = open_session(tiny_bundle / "model.onnx", provider="cpu", lean=lean)
+    assert session.ort.get_session_options().enable_cpu_mem_arena is not lean
