@@ -22,11 +22,16 @@ Ids = NDArray[np.int64]
 Logits = NDArray[np.float32]
 
 
+# How many tokens a cache on the CPU grows by, at least: what a token of room costs each step, against a copy.
+_GROWTH = 32
+
+
 class Cache:
     """Keys and values of the tokens that `batch` rows have read so far, `capacity` tokens at most.
 
-    The graph reads and writes the same buffers, so a step copies nothing. A cache belongs to one call:
-    two calls on one decoder have two caches and do not disturb each other.
+    The graph reads and writes the same buffers, so a step copies nothing. Attention reads a buffer to its
+    end, so on the CPU the buffers are hardly longer than what is in them, and grow as they fill. A cache
+    belongs to one call: two calls on one decoder have two caches and do not disturb each other.
     """
 
     def __init__(self, decoder: Decoder, batch: int, capacity: int) -> None:
@@ -37,17 +42,30 @@ class Cache:
         self._provider = decoder.session.provider
         self._vocab_size = decoder.metadata.model.vocab_size
         self._held: dict[
-            str, object
+            str, tuple[np.ndarray, OrtValue]
         ] = {}  # on the CPU these are numpy's memory, which no binding keeps alive
         self._chunk: tuple[Ids, Ids, Logits] | None = None
         self.past_length: Ids = np.zeros(batch, np.int64)  # (batch,) `length`, as the graph reads it
         self._bind("past_length", self.past_length)
-        width = decoder.metadata.model.n_embd
-        for name in decoder.cache_names:
+        self._names = decoder.cache_names
+        self._width, self._dtype = decoder.metadata.model.n_embd, decoder.cache_dtype
+        self._room = 0  # tokens that the buffers have room for
+
+    def reserve(self, tokens: int) -> None:
+        """Make room for rows of `tokens` tokens, of which `capacity` allows no more."""
+        assert tokens <= self.capacity, "the chunk does not fit into the cache"
+        if tokens <= self._room:
+            return
+        before, self._room = self._room, self.capacity
+        if self._provider.name == "cpu":
+            self._room = min(self.capacity, tokens + max(_GROWTH, tokens // 8))
+        for name in self._names:
             # zeros, not whatever the memory held: a NaN there would survive being masked
-            zeros = np.zeros((batch, capacity, width), decoder.cache_dtype)
-            buffer = self._bind(f"past_key_values.{name}", zeros, self._provider.name)
-            self.binding.bind_ortvalue_output(f"present.{name}", buffer)
+            buffer = np.zeros((self.batch, self._room, self._width), self._dtype)
+            if before:
+                buffer[:, :before] = self._held[f"past_key_values.{name}"][0]
+            value = self._bind(f"past_key_values.{name}", buffer, self._provider.name)
+            self.binding.bind_ortvalue_output(f"present.{name}", value)
 
     def chunk(self, time: int, kept: int) -> tuple[Ids, Ids, Logits]:
         """The arrays that the graph reads and writes: ids (B, time), positions and logits (B, kept).
@@ -123,7 +141,7 @@ class Decoder:
         batch, time = ids.shape
         assert batch == cache.batch, "a cache serves as many rows as it was made for"
         # What padding writes is overwritten by the row's next chunk, but it must fit.
-        assert int(cache.length.max()) + time <= cache.capacity, "the chunk does not fit into the cache"
+        cache.reserve(int(cache.length.max()) + time)
         bound_ids, bound_positions, logits = cache.chunk(time, positions.shape[1])
         bound_ids[:], bound_positions[:], cache.past_length[:] = ids, positions, cache.length
         try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -11,7 +13,7 @@ import torch
 
 from gptblock.errors import CorruptError, InputError
 from gptblock.runtime.decoder import Cache, Decoder
-from gptblock.runtime.session import open_session
+from gptblock.runtime.session import Provider, open_session
 
 IDS = np.random.default_rng(0).integers(0, 65, size=(3, 16))
 
@@ -166,3 +168,28 @@ def test_only_a_subword_vocabulary_may_have_fewer_tokens(tokens, message, altere
             Decoder(session)
     else:
         assert Decoder(session).tokenizer.decode([1, 64]) == "t1 " + ("t64" if tokens == 65 else "\ufffd")
+
+
+def test_a_cache_grows_as_it_fills_and_no_further_than_its_capacity(decoder, expected, monkeypatch):
+    monkeypatch.setattr("gptblock.runtime.decoder._GROWTH", 3)
+    cache = Cache(decoder, 3, 16)
+    rooms = []
+    for at in range(16):
+        logits = decoder.step(cache, IDS[:, at : at + 1], everywhere(3, 1))
+        np.testing.assert_allclose(logits[:, 0], expected[:, at], atol=1e-5, rtol=0)
+        rooms.append(cache.binding.get_outputs()[1].shape()[1])
+    assert rooms == [4] * 4 + [8] * 4 + [12] * 4 + [16] * 4
+
+
+def test_a_cache_on_cuda_has_all_its_room_at_once(decoder, monkeypatch):
+    cuda = replace(decoder.session, provider=Provider("cuda", 0, "asked for"))
+    monkeypatch.setattr(decoder, "session", cuda)
+    bound = []
+    monkeypatch.setattr(Cache, "_bind", lambda *args: bound.append(args[2:]))  # array, device
+    cache = Cache(decoder, 2, 16)
+    cache.binding = SimpleNamespace(bind_ortvalue_output=lambda *_: None)
+    for tokens in (1, 16):
+        cache.reserve(tokens)
+    buffers = bound[1:]  # after past_length
+    assert len(buffers) == len(decoder.cache_names)
+    assert {(array.shape, device) for array, device in buffers} == {((2, 16, 32), "cuda")}
