@@ -6,7 +6,7 @@ DEMO := artifacts/make-demo
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help demo test variants lint wheel docs clean
+.PHONY: help demo test variants gpu-check lint wheel docs clean
 
 help:  ## print these lines
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,13 @@ test: .venv/.installed  ## run the tests, in two processes
 
 variants: .venv/.installed  ## train, export and prove every combination of a block's parts: about an hour
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 tests/export/test_variants.py --all-variants
+
+# Installs nothing, for such a machine may have no network: PYTHON has gptblock[gpu,train,test].
+gpu-check:  ## where there is a GPU: prove the demo on it in CUDA, run the tests that need it, and time it
+	$(PYTHON) -m gptblock verify artifacts/demo --provider cuda
+	$(PYTHON) -m pytest tests/gpu -rs
+	$(PYTHON) -m gptblock bench artifacts/demo --provider cuda
+	$(PYTHON) -m gptblock bench artifacts/demo --provider cuda --tf32
 
 lint: .venv/.installed  ## check style, format, types, and who imports whom
 	$(BIN)/ruff check

@@ -18,6 +18,7 @@ from gptblock.cli.options import (
     PrecisionName,
     Provider,
     Quiet,
+    Tf32,
 )
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ def bench(
     ] = 5,
     provider: Provider = "auto",
     device_id: DeviceId = 0,
+    tf32: Tf32 = False,
     threads: Annotated[
         list[int] | None,
         typer.Option(
@@ -106,9 +108,10 @@ def bench(
         rounds=rounds,
         provider=provider,
         device_id=device_id,
+        use_tf32=tf32,
         on_progress=tell,
     )
-    tell(f"provider: {result.provider.name} ({result.provider.reason})")
+    tell(f"provider: {result.provider}")
     if json:
         write_json(dataclasses.asdict(result) | {"path": str(result.path)})
     else:

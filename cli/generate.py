@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from gptblock.cli.console import ignore, say, write, write_json
-from gptblock.cli.options import DEMO_TAKEN, BundleArgument, DeviceId, Json, Provider, Quiet, Threads
+from gptblock.cli.options import DEMO_TAKEN, BundleArgument, DeviceId, Json, Provider, Quiet, Tf32, Threads
 from gptblock.errors import InputError
 
 PROMPT, SAMPLING, OUTPUT = "Prompt", "Sampling", "Output"
@@ -85,6 +85,7 @@ def generate(
     ] = "auto",
     provider: Provider = "auto",
     device_id: DeviceId = 0,
+    tf32: Tf32 = False,
     threads: Threads = None,
     echo: Annotated[
         bool, typer.Option(help="Print the prompt before its continuation.", rich_help_panel=OUTPUT)
@@ -107,8 +108,15 @@ def generate(
     location = find_bundle(bundle)
     if location.is_demo:
         tell(DEMO_TAKEN)
-    model = load(location.path, precision=precision, provider=provider, threads=threads, device_id=device_id)
-    tell(f"provider: {model.provider.name} ({model.provider.reason})")
+    model = load(
+        location.path,
+        precision=precision,
+        provider=provider,
+        threads=threads,
+        device_id=device_id,
+        use_tf32=tf32,
+    )
+    tell(f"provider: {model.provider}")
     generation = Generation(
         model.decoder,
         model.tokenizer,

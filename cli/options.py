@@ -41,6 +41,14 @@ Provider = Annotated[
     ),
 ]
 DeviceId = Annotated[int, typer.Option(help="Which CUDA device.", rich_help_panel=MACHINE)]
+Tf32 = Annotated[
+    bool,
+    typer.Option(
+        "--tf32/--no-tf32",
+        help="Let CUDA round factors to 10 bits: faster, and no longer what verify proves.",
+        rich_help_panel=MACHINE,
+    ),
+]
 Threads = Annotated[
     int | None,
     typer.Option(help="CPU threads.", show_default="those this process may use", rich_help_panel=MACHINE),

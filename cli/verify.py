@@ -52,7 +52,7 @@ def verify(
         )
     else:
         if result.provider:
-            say(f"provider: {result.provider.name} ({result.provider.reason})")
+            say(f"provider: {result.provider}")
         for name, checks in result.proofs.items():
             print_proof(name, checks)
         for line in result.unproved:

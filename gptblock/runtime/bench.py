@@ -56,6 +56,7 @@ def bench(
     rounds: int = 5,
     provider: ProviderName = "auto",
     device_id: int = 0,
+    use_tf32: bool = False,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> Benchmark:
     """Measure every combination of precisions, threads and batches.
@@ -78,7 +79,11 @@ def bench(
     for precision, graph in graphs.items():
         try:
             decoders[precision] = [
-                Decoder(open_session(graph, provider=provider, threads=count, device_id=device_id))
+                Decoder(
+                    open_session(
+                        graph, provider=provider, threads=count, device_id=device_id, use_tf32=use_tf32
+                    )
+                )
                 for count in counts
             ]
         except CorruptError as error:  # of a precision that the provider lacks, ONNX Runtime says so too

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Unpack, overload
@@ -28,20 +29,24 @@ def load(
     provider: ProviderName = "auto",
     threads: int | None = None,
     device_id: int = 0,
+    use_tf32: bool = False,
 ) -> Model:
     """Open a bundle folder, a run folder, or a single .onnx file.
 
     `path=None` takes ./artifacts/model, or the demo that ships with gptblock where that does not exist.
-    `precision="auto"` is fp32, on CUDA fp16 where the bundle has it. Raises NotFoundError and CorruptError
-    for the files, ProviderError where `provider="cuda"` cannot be had.
+    `precision="auto"` is fp32, on CUDA fp16 where the bundle has it. `use_tf32` lets CUDA round the
+    factors of fp32 products to 10 bits: faster, and no longer what `verify` proved. Raises NotFoundError and
+    CorruptError for the files, ProviderError where `provider="cuda"` cannot be had.
     """
     location = find_bundle(Path(path) if path is not None else None)
     file = model_path(location, "fp32" if precision == "auto" else precision)
-    session = open_session(file, provider=provider, threads=threads, device_id=device_id)
+    open_here = functools.partial(
+        open_session, provider=provider, threads=threads, device_id=device_id, use_tf32=use_tf32
+    )
+    session = open_here(file)
     if precision == "auto" and session.provider.name == "cuda" and location.kind == "bundle":
         with contextlib.suppress(NotFoundError):
-            file = model_path(location, "fp16")
-            session = open_session(file, provider=provider, threads=threads, device_id=device_id)
+            session = open_here(model_path(location, "fp16"))
     return Model(Decoder(session))
 
 

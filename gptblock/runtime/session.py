@@ -34,6 +34,11 @@ class Provider:
     name: Literal["cuda", "cpu"]
     device_id: int
     reason: str
+    use_tf32: bool = False  # CUDA rounds the factors of fp32 products to 10 bits
+
+    def __str__(self) -> str:
+        tf32 = f"; TF32 {'on' if self.use_tf32 else 'off'}" if self.name == "cuda" else ""
+        return f"{self.name} ({self.reason}{tf32})"
 
 
 @dataclass(frozen=True)
@@ -78,7 +83,7 @@ def open_session(
         opened = cuda_problem(ort, device_id, use_tf32) or _on_cuda(ort, graph, options, device_id, use_tf32)
         if not isinstance(opened, Problem):
             reason = "asked for" if provider == "cuda" else "CUDA works here"
-            return _session(ort, graph, opened, Provider("cuda", device_id, reason))
+            return _session(ort, graph, opened, Provider("cuda", device_id, reason, use_tf32))
         if provider == "cuda":
             raise ProviderError(f"CUDA was asked for and cannot be used: {opened}")
         reason = f"CUDA is not available: {opened.text}"

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
+import numpy as np
 import pytest
 
+from gptblock.bundle.manifest import Precision
+from gptblock.export.build import export_model
+from gptblock.model import GPT
 from gptblock.runtime.cuda import cuda_problem
 from gptblock.runtime.model import load
 from gptblock.runtime.verify import verify
 from gptblock.runtime.wheels import load_onnxruntime
+from gptblock.text.char import CharTokenizer
 
 pytestmark = pytest.mark.gpu
 
@@ -21,11 +27,33 @@ def cuda() -> None:
         pytest.skip(f"CUDA does not work here: {problem.text}")
 
 
-def test_the_whole_proof_holds_on_cuda(tiny_bundle: Path) -> None:
-    result = verify(tiny_bundle, provider="cuda")
+@pytest.fixture(scope="module")
+def bundle(tiny_model: GPT, tiny_tokenizer: CharTokenizer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny model in every precision."""
+    folder = tmp_path_factory.mktemp("gpu") / "bundle"
+    export_model(tiny_model, tiny_tokenizer, folder, ("onnx",), get_args(Precision))
+    return folder
+
+
+@pytest.mark.parametrize("precision", get_args(Precision))
+def test_the_whole_proof_holds_on_cuda(precision: Precision, bundle: Path) -> None:
+    result = verify(bundle, precision=precision, provider="cuda")
     assert result.provider is not None
     assert result.provider.name == "cuda"
     assert (result.problems, result.failed) == ([], [])
+    assert len(result.proofs) == 1
+
+
+def test_tf32_is_stated_and_rounds_factors_to_ten_bits(bundle: Path) -> None:
+    ids = np.random.default_rng(0).integers(0, 65, size=(2, 16))
+    exact, rounded = (load(bundle, precision="fp32", provider="cuda", use_tf32=on) for on in (False, True))
+    assert (exact.provider.use_tf32, rounded.provider.use_tf32) == (False, True)
+    expected = exact.logits(ids).copy()
+    np.testing.assert_allclose(rounded.logits(ids), expected, rtol=0, atol=0.01 * np.abs(expected).max())
+
+
+def test_auto_takes_fp16_on_cuda_where_the_bundle_has_it(bundle: Path) -> None:
+    assert load(bundle, provider="cuda").decoder.metadata.precision == "fp16"
 
 
 @pytest.mark.parametrize("overflow", ["slide", "rebase", "stop"])

@@ -172,7 +172,8 @@ def test_cuda_asked_for_and_got(graph: Path, fake_ort: Any, fake_libraries: Any)
     fake_libraries(devices=2)
     fake = fake_ort()
     session = open_session(graph, provider="cuda", device_id=1, use_tf32=True)
-    assert session.provider == Provider("cuda", 1, "asked for")
+    assert session.provider == Provider("cuda", 1, "asked for", use_tf32=True)
+    assert str(session.provider) == "cuda (asked for; TF32 on)"
     assert fake.opened[-1] == {
         "model": str(graph),
         "providers": [(CUDA, {"device_id": "1", "use_tf32": "1"}), CPU],
@@ -184,6 +185,7 @@ def test_auto_takes_cuda_where_it_works(graph: Path, fake_ort: Any, fake_librari
     fake_libraries()
     fake_ort()
     assert open_session(graph).provider == Provider("cuda", 0, "CUDA works here")
+    assert str(open_session(graph).provider) == "cuda (CUDA works here; TF32 off)"
 
 
 def test_the_cpu_asked_for_does_not_touch_cuda(graph: Path, fake_ort: Any, fake_libraries: Any) -> None:
