@@ -9,7 +9,7 @@ from pathlib import Path
 
 SEED = 1337
 # GPT-2's own 0.02 makes a random model say one token for ever; with this its greedy text keeps changing.
-STANDARD_DEVIATION = 0.1
+STANDARD_DEVIATION = 0.07
 
 
 @dataclass(frozen=True)

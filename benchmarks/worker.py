@@ -34,7 +34,7 @@ PEERS = {
         Peer(
             "openvino",
             "openvino_peer.py",
-            ("openvino-genai", "optimum-intel[openvino]", "torchvision", _TORCH),
+            ("openvino-genai", "optimum-intel[openvino]", _TORCH),
         ),
         Peer("ctranslate2", "ctranslate2_peer.py", ("ctranslate2", "transformers", _TORCH)),
         Peer(

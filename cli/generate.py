@@ -117,6 +117,8 @@ def generate(
         use_tf32=tf32,
     )
     tell(f"provider: {model.provider}")
+    if model.provider.name == "cpu" and model.decoder.metadata.precision == "fp16":
+        tell("fp16 is made for GPUs; on the CPU it is slower than --precision fp32, and less exact")
     generation = Generation(
         model.decoder,
         model.tokenizer,

@@ -9,7 +9,7 @@ Contract of the graph (B rows, T new tokens each, K positions wanted, `capacity`
     logits                          float (B, K, vocab_size)
     present.{i}.key|value           float (B, capacity, C)  the same buffers, where the caller binds them so
 
-Of a model in fp16 the cache is float16 too; the logits are float32 still, and so are softmax and the
+Of a model in fp16 the cache is float16 too; the logits are float32 still, and so are scores, softmax and the
 statistics of the norms inside.
 
 Rows may have different lengths. A row's chunk is written at past_length .. past_length + T, padding
@@ -19,8 +19,6 @@ next chunk, which starts at its valid length.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -29,8 +27,6 @@ from gptblock.model.gpt import GPT
 
 # The first standard opset with TensorScatter, and with Attention over a cache of valid lengths.
 OPSET = 24
-
-_FLOAT = 1  # float32, as ONNX counts types
 
 
 class CachedGPT(nn.Module):
@@ -87,21 +83,15 @@ def attend(q: Tensor, key: Tensor, value: Tensor, length: Tensor, n_head: int, s
     """ONNX Attention: `q` (B, T, C) over a cache of which `length` (B,) tokens are there -> (B, T, C).
 
     The kernel aligns the causal mask so that the last query sees all `length` tokens; `length` counts
-    the chunk's padding too, for otherwise its first queries would see too little.
+    the chunk's padding too, for otherwise its first queries would see too little. Scores are computed in
+    float32 whatever the cache is kept in: of large queries and keys they pass what float16 can hold.
     """
-    attributes: dict[str, Any] = {
-        "is_causal": 1,
-        "q_num_heads": n_head,
-        "kv_num_heads": n_head,
-        "scale": scale,
-    }
-    if q.dtype != torch.float32:
-        attributes["softmax_precision"] = _FLOAT
-    return torch.onnx.ops.symbolic(
+    out: Tensor = torch.onnx.ops.symbolic(
         "Attention",
-        (q, key, value, None, None, None, length),
-        attributes,
-        dtype=q.dtype,
+        (q.float(), key.float(), value.float(), None, None, None, length),
+        {"is_causal": 1, "q_num_heads": n_head, "kv_num_heads": n_head, "scale": scale},
+        dtype=torch.float32,
         shape=q.shape,
         version=OPSET,
     )
+    return out.to(q.dtype)

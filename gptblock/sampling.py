@@ -58,13 +58,13 @@ def sample(
 
 def _penalised(
     logits: NDArray[np.floating], penalty: float, previous: NDArray[np.int64]
-) -> NDArray[np.float64]:
+) -> NDArray[np.floating]:
     """Logits of tokens already there, made less likely: divided where positive, else multiplied.
 
     Keskar et al. 2019, 4.1, whose formula divides only, which favours tokens of negative logit.
     """
     if penalty == 1.0:
-        return np.asarray(logits, dtype=np.float64)
+        return logits
     scores = np.array(logits, dtype=np.float64)
     seen = scores[previous]
     with np.errstate(over="ignore"):  # an absurd penalty ends in infinite logits, which are refused
@@ -72,7 +72,7 @@ def _penalised(
     return scores
 
 
-def _likeliest(scores: NDArray[np.float64]) -> int:
+def _likeliest(scores: NDArray[np.floating]) -> int:
     token = int(scores.argmax())  # the first NaN, if there is one
     if not math.isfinite(scores[token]):
         raise GptblockError(
@@ -83,12 +83,12 @@ def _likeliest(scores: NDArray[np.float64]) -> int:
     return token
 
 
-def _weights(scores: NDArray[np.float64], config: SamplingConfig) -> NDArray[np.float64]:
+def _weights(scores: NDArray[np.floating], config: SamplingConfig) -> NDArray[np.float64]:
     """(V,) probabilities up to a factor, the largest 1, of scores and a temperature above 0."""
-    top = scores[_likeliest(scores)]
+    top = float(scores[_likeliest(scores)])
     # The largest is 0 before it is divided, so however low the temperature, only the others overflow.
     with np.errstate(over="ignore"):
-        scores = (scores - top) / config.temperature
+        scores = (scores.astype(np.float64) - top) / config.temperature
     if 0 < config.top_k < len(scores):
         scores = _top_k(scores, config.top_k)
     weights = np.exp(scores)

@@ -148,7 +148,7 @@ class Decoder:
             self.session.ort.run_with_iobinding(cache.binding)
         except Exception as error:  # ONNX Runtime's exceptions have no base of their own
             raise self._failed(error) from None
-        cache.length = cache.length + (time if valid is None else valid)
+        cache.length += time if valid is None else valid
         return logits
 
     def _failed(self, error: Exception) -> GptblockError:

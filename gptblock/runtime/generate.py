@@ -61,6 +61,11 @@ class Row:
         return self._ids[: self.length]
 
     @property
+    def last(self) -> int:
+        """The newest token."""
+        return int(self._ids[self.length - 1])
+
+    @property
     def new_ids(self) -> Ids:
         """The continuation."""
         return self._ids[self._start : self.length]
@@ -201,7 +206,7 @@ class _CachedLane:
         ids = np.zeros((len(self.seats), 1 + drafted), np.int64)  # (rows, T), right-padded
         for seat, (row, draft) in enumerate(zip(self.seats, drafts, strict=True)):
             if row:
-                ids[seat, 0] = row.ids[-1]
+                ids[seat, 0] = row.last
                 ids[seat, 1 : 1 + len(draft)] = draft
         valid = np.array([1 + len(draft) for draft in drafts], np.int64) if drafted else None
         positions = self._positions[:, : 1 + drafted]

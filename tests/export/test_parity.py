@@ -18,6 +18,8 @@ from gptblock.export.parity import make_golden, prove_onnx, prove_torchscript
 from gptblock.export.quantize import check_rounding
 from gptblock.export.torchscript import export_torchscript
 from gptblock.model.gpt import GPT, loss
+from gptblock.runtime.decoder import Decoder
+from gptblock.runtime.session import open_session
 
 LOGITS, STAY, MOVE = (
     "logits at every length",
@@ -259,6 +261,34 @@ def test_every_precision_reproduces_the_model_and_no_fault(precision, lower_grap
             assert failures(check_rounding(graphs["fp32"], path)) == {
                 ROUNDED if fault is one_scale else OPERATORS
             }
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8", "int4"])
+def test_no_token_changes_what_was_said_before_it_or_in_another_row(precision, lower_graphs):
+    """One scale for the whole tensor, as in dynamic quantisation, fails both in half of such inputs."""
+    decoder = Decoder(open_session(lower_graphs[1][precision], provider="cpu", threads=1))
+    ids = np.random.default_rng(0).integers(0, 65, size=(200, 2, 16))
+    for pair in ids:
+        both = decoder.logits(pair).copy()
+        pair[:, -1] = (pair[:, -1] + 1) % 65
+        np.testing.assert_array_equal(decoder.logits(pair)[:, :-1], both[:, :-1])
+        alone = decoder.logits(pair[:1])[0, :-1]
+        if precision == "fp32":
+            np.testing.assert_allclose(alone, both[0, :-1], rtol=0, atol=1e-5)
+        else:  # another batch may sum in another order, and the last bit tip one rounding
+            assert (np.abs(alone - both[0, :-1]).max(-1) < 1e-4).mean() > 0.9
+
+
+def test_large_scores_stay_finite_in_half_precision(make_model, export_to, tmp_path):
+    """Scores and softmax are in fp32, and so are the logits that come out."""
+    model = make_model(n_layer=1)
+    with torch.no_grad():
+        model.blocks[0].attention.qkv.weight[: 2 * model.config.n_embd] *= 400
+    decoder = Decoder(open_session(export_to(model, tmp_path / "fp16.onnx", "fp16"), provider="cpu"))
+    logits = decoder.logits(np.random.default_rng(0).integers(0, 65, size=(3, 16)))
+    assert logits.dtype == np.float32
+    assert decoder.session.ort.get_outputs()[0].type == "tensor(float)"
+    assert np.isfinite(logits).all()
 
 
 def test_the_golden_vectors_alone_notice_a_changed_weight(tiny_model, tiny_bundle, tmp_path):

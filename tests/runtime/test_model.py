@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,10 +13,9 @@ import torch
 import gptblock
 from gptblock.config import ModelConfig
 from gptblock.errors import InputError, MissingExtraError, NotFoundError
-from gptblock.export.build import export_model
 from gptblock.runtime.completion import Completion
 from gptblock.runtime.model import Model, load
-from gptblock.runtime.session import Provider, open_session
+from gptblock.runtime.session import open_session
 from gptblock.text.subword import SubwordTokenizer
 
 OPTIONS = {"max_new_tokens": 20, "seed": 3}
@@ -156,20 +154,13 @@ def test_characters_need_no_library(tiny_bundle):
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "set()\n"
 
 
-@pytest.mark.parametrize("precisions", [("fp32",), ("fp32", "fp16")])
-@pytest.mark.parametrize("on", ["cpu", "cuda"])
-def test_auto_is_fp16_on_cuda_alone_and_where_it_is_there(
-    on, precisions, tiny_model, tiny_tokenizer, tmp_path, monkeypatch
-):
-    export_model(tiny_model, tiny_tokenizer, tmp_path / "bundle", ("onnx",), precisions)
-    seen = []
+def test_the_device_and_its_rounding_reach_the_session(tiny_bundle, monkeypatch):
+    asked = []
 
-    def opened(path, *, provider, **options):  # noqa: ARG001 - the stand-in decides
-        seen.append((path.name, options))
-        return replace(open_session(path, provider="cpu"), provider=Provider(on, 0, "stand-in"))
+    def opened(path, **options):
+        asked.append(options)
+        return open_session(path, provider="cpu")
 
     monkeypatch.setattr("gptblock.runtime.model.open_session", opened)
-    model = load(tmp_path, device_id=1, use_tf32=True)
-    assert model.decoder.metadata.precision == ("fp16" if on == "cuda" and len(precisions) > 1 else "fp32")
-    assert all(options == {"threads": None, "device_id": 1, "use_tf32": True} for _, options in seen)
-    assert len(seen) == (2 if model.decoder.metadata.precision == "fp16" else 1)
+    load(tiny_bundle, provider="cuda", threads=1, device_id=1, use_tf32=True)
+    assert asked == [{"provider": "cuda", "threads": 1, "device_id": 1, "use_tf32": True}]
