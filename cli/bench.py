@@ -12,6 +12,7 @@ from gptblock.cli.console import ignore, say, show, write, write_json
 from gptblock.cli.options import (
     DEMO_TAKEN,
     MACHINE,
+    NO_TF32,
     BundleArgument,
     DeviceId,
     Json,
@@ -112,6 +113,8 @@ def bench(
         on_progress=tell,
     )
     tell(f"provider: {result.provider}")
+    if tf32 and result.provider.name == "cpu":
+        tell(NO_TF32)
     if json:
         write_json(dataclasses.asdict(result) | {"path": str(result.path)})
     else:

@@ -10,7 +10,17 @@ from typing import Annotated, Literal
 import typer
 
 from gptblock.cli.console import ignore, say, write, write_json
-from gptblock.cli.options import DEMO_TAKEN, BundleArgument, DeviceId, Json, Provider, Quiet, Tf32, Threads
+from gptblock.cli.options import (
+    DEMO_TAKEN,
+    NO_TF32,
+    BundleArgument,
+    DeviceId,
+    Json,
+    Provider,
+    Quiet,
+    Tf32,
+    Threads,
+)
 from gptblock.errors import InputError
 
 PROMPT, SAMPLING, OUTPUT = "Prompt", "Sampling", "Output"
@@ -117,6 +127,8 @@ def generate(
         use_tf32=tf32,
     )
     tell(f"provider: {model.provider}")
+    if tf32 and model.provider.name == "cpu":
+        tell(NO_TF32)
     if model.provider.name == "cpu" and model.decoder.metadata.precision == "fp16":
         tell("fp16 is made for GPUs; on the CPU it is slower than --precision fp32, and less exact")
     generation = Generation(

@@ -26,7 +26,8 @@ def read_checkpoint(path: Path) -> dict[str, object]:
     nothing. Raises NotFoundError, or CorruptError for a file that is cut short or holds more than that.
     """
     if not path.is_file():
-        raise NotFoundError(f"there is no file {path}")
+        folder = ", but a folder" if path.is_dir() else ""
+        raise NotFoundError(f"there is no file {path}{folder}")
     if not path.stat().st_size:
         raise CorruptError(f"{path} is empty: copy it again")
     try:

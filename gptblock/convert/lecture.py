@@ -75,8 +75,8 @@ def _config(state: Mapping[str, Tensor], path: Path) -> ModelConfig:
     if len(sizes) < 2 or not n_layer or not n_head:
         raise CorruptError(
             f"{path} is no checkpoint of the lecture's gpt.py, which has token_embedding_table.weight, "
-            f"position_embedding_table.weight and blocks.N.sa.heads.N.key.weight: its tensors are "
-            f"{', '.join(list(state)[:5])}, ...; for another program's give another --from"
+            f"position_embedding_table.weight and blocks.N.sa.heads.N.key.weight: it holds "
+            f"{', '.join(list(state)[:5]) or 'no tensors'}; for another program's give another --from"
         )
     (vocab_size, n_embd), (block_size, _) = sizes
     return ModelConfig(vocab_size, block_size, n_layer, n_head, n_embd)

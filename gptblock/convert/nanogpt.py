@@ -20,6 +20,7 @@ from gptblock.text.subword import SubwordTokenizer
 from gptblock.text.tokenizer import Tokenizer
 
 _META = "meta.pkl"
+_PADDED_TO = 8  # what makes a product faster; GPT-2's is padded to a multiple of 64
 _SIZES = ("vocab_size", "block_size", "n_layer", "n_head", "n_embd")
 
 
@@ -50,6 +51,12 @@ def read_nanogpt(path: Path, meta: Path | None, tokenizer: Path | None) -> Readi
     else:
         assert meta
         vocabulary, rows = _characters(meta)
+        if (had := config.vocab_size) > vocabulary.vocab_size and had % _PADDED_TO:
+            raise ConfigError(
+                f"{meta} has {vocabulary.vocab_size} characters and the model in {path} has {had} rows, "
+                f"which is no vocabulary padded to a multiple of {_PADDED_TO}: "
+                f"give the meta.pkl that it was trained with"
+            )
     return with_vocabulary(weights, config, vocabulary, rows, (path,))
 
 
@@ -74,7 +81,8 @@ def _config(values: Mapping[str, object], tensors: Mapping[str, Tensor], path: P
 
 def _characters(path: Path) -> tuple[CharTokenizer, Tensor]:
     """The vocabulary of a meta.pkl, sorted, and the row (V,) at which the model keeps each character."""
-    stoi = read_plain_pickle(path).get("stoi")
+    values = read_plain_pickle(path)
+    stoi = values.get("stoi")
     if not isinstance(stoi, dict) or not all(
         isinstance(symbol, str) and len(symbol) == 1 and type(row) is int for symbol, row in stoi.items()
     ):
@@ -83,5 +91,8 @@ def _characters(path: Path) -> tuple[CharTokenizer, Tensor]:
         raise CorruptError(
             f"the ids in {path} must be 0 to {len(stoi) - 1}, each once: got {sorted(stoi.values())}"
         )
+    stated = {"vocab_size": len(stoi), "itos": {row: symbol for symbol, row in stoi.items()}}
+    if others := [name for name, value in stated.items() if values.get(name, value) != value]:
+        raise CorruptError(f"{path} contradicts itself: {' and '.join(others)} are not those of stoi")
     vocab = "".join(sorted(stoi))
     return CharTokenizer(vocab), torch.tensor([stoi[symbol] for symbol in vocab])

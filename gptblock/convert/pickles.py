@@ -9,11 +9,15 @@ from typing import NoReturn
 from gptblock.errors import CorruptError, NotFoundError
 
 
+class _NameError(Exception):
+    """A pickle that would import something; says what."""
+
+
 class _PlainUnpickler(pickle.Unpickler):
     """Builds dicts, lists, strings and numbers, which need no name from any module: every name is refused."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+        raise _NameError(f"it asks for {module}.{name}")
 
 
 def read_plain_pickle(path: Path) -> dict[object, object]:
@@ -28,7 +32,8 @@ def read_plain_pickle(path: Path) -> dict[object, object]:
         raise NotFoundError(f"there is no file {path}") from None
     except Exception as error:  # a broken pickle may fail anywhere
         raise CorruptError(
-            f"{path} is no pickle of plain values (dict, str, int), and nothing else in it is run: {error}"
+            f"{path} is no pickle of plain values (dict, str, int), and nothing else in it is run: "
+            f"{error if isinstance(error, _NameError) else 'it is damaged, or another kind of file'}"
         ) from None
     if not isinstance(values, dict):
         raise CorruptError(f"{path} must hold a dict: got {type(values).__name__}")

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gptblock.errors import ConfigError, InputError, MissingExtraError, UnknownCharacterError
+from gptblock.errors import (
+    ConfigError,
+    CorruptError,
+    MissingExtraError,
+    NotFoundError,
+    UnknownCharacterError,
+)
 from gptblock.text.byte import BytesDecoder
 from gptblock.text.pieces import PiecesDecoder, chain_of
 from gptblock.text.tokenizer import Ids, TextDecoder, Unknown, as_ids, named, without_surrogates
@@ -79,25 +85,30 @@ class SubwordTokenizer:
 
     @classmethod
     def from_file(cls, path: Path) -> SubwordTokenizer:
-        """The tokenizer in a tokenizer.json. Raises InputError where it cannot be read."""
+        """The tokenizer in a tokenizer.json. Raises NotFoundError and CorruptError."""
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise NotFoundError(f"there is no file {path}") from None
         except (OSError, ValueError) as error:
-            raise InputError(f"the tokenizer {path} cannot be read: {error}") from None
+            raise CorruptError(f"the tokenizer {path} cannot be read: {error}") from None
         if not isinstance(values, dict):
-            raise InputError(f"the tokenizer {path} cannot be read: it holds no JSON object")
-        return cls(values)
+            raise CorruptError(f"the tokenizer {path} cannot be read: it holds no JSON object")
+        try:
+            return cls(values)
+        except ConfigError as error:
+            raise CorruptError(f"the tokenizer {path} cannot be read: {error}") from None
 
     @classmethod
     def from_vocab(cls, vocab: Path, merges: Path) -> SubwordTokenizer:
-        """GPT-2's byte-level BPE from its two files. Raises InputError where they cannot be read."""
+        """GPT-2's byte-level BPE from its two files. Raises CorruptError where they cannot be read."""
         _require_library()
         from tokenizers import models
 
         try:
             model = models.BPE.from_file(str(vocab), str(merges))
         except Exception as error:  # the library's have no base of their own
-            raise InputError(f"the tokenizer in {vocab} and {merges} cannot be read: {error}") from None
+            raise CorruptError(f"the tokenizer in {vocab} and {merges} cannot be read: {error}") from None
         return cls(json.loads(_byte_level(model).to_str()))
 
     @property

@@ -323,3 +323,8 @@ def test_ctrl_c_ends_it_without_a_traceback(tiny_bundle):
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert err.decode().split() == ["interrupted"]
+
+
+def test_tf32_on_the_cpu_is_said_to_do_nothing(tiny_bundle):
+    told = call(tiny_bundle, *SETTINGS, "--tf32").stderr.splitlines()
+    assert told[:2] == ["provider: cpu (asked for)", "--tf32 is CUDA's, and does nothing on the CPU"]

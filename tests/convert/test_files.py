@@ -109,6 +109,18 @@ def test_a_file_that_is_not_there(read, tmp_path):
         read(tmp_path / "nothing")
 
 
+def test_a_folder_is_said_to_be_one(tmp_path):
+    with pytest.raises(NotFoundError, match=r"there is no file .*, but a folder$"):
+        read_checkpoint(tmp_path)
+
+
+def test_what_is_no_pickle_is_one_line(tmp_path):
+    path = tmp_path / "meta.pkl"
+    path.write_text("First Citizen:\nBefore we proceed\n")
+    with pytest.raises(CorruptError, match=r"^[^\n]* is no pickle [^\n]*damaged, or another kind of file$"):
+        read_plain_pickle(path)
+
+
 @pytest.mark.parametrize("name", ["model.pt", "model.safetensors"])
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.95])
 def test_a_file_cut_short_is_named(name, share, tmp_path):

@@ -69,6 +69,13 @@ def test_a_model_of_other_tokens_takes_a_tokenizer(nanogpt, tokenizer_json, tmp_
     assert reading.notes == ("vocabulary: of 64 rows 4 are padding, and left out",)
 
 
+@pytest.mark.parametrize("rows", [30, 31, 33])
+def test_a_vocabulary_that_is_not_padded_but_another_is_refused(rows, nanogpt, meta, tmp_path):
+    path = nanogpt(vocab_size=rows).save(tmp_path / "ckpt.pt")
+    with pytest.raises(ConfigError, match=f"has 29 characters and the model in .* has {rows} rows"):
+        read_nanogpt(path, meta(tmp_path / "meta.pkl"), None)
+
+
 def test_masks_are_passed_over_and_old_files_have_biases(nanogpt, meta, tmp_path):
     oracle = nanogpt()
     del oracle.args["bias"]
@@ -108,6 +115,8 @@ def test_model_args_that_do_not_fit_the_tensors_are_refused(nanogpt, meta, tmp_p
         ({"stoi": {"a": 0, "b": 2}}, "must be 0 to 1, each once: got [0, 2]"),
         ({"stoi": {"a": 0, "b": 0}}, "must be 0 to 1, each once: got [0, 0]"),
         ({"stoi": {"a": True}}, "must hold stoi"),
+        ({"stoi": {"a": 0}, "vocab_size": 2}, "contradicts itself: vocab_size are not those of stoi"),
+        ({"stoi": {"a": 0}, "itos": {0: "b"}}, "contradicts itself: itos are not those of stoi"),
     ],
 )
 def test_a_broken_meta_is_refused(values, message, nanogpt, tmp_path):
