@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from gptblock.cli.console import ignore, say, show, write, write_json
+from gptblock.cli.console import ignore, say, show, tell_provider, write, write_json
 from gptblock.cli.options import (
     DEMO_TAKEN,
     MACHINE,
-    NO_TF32,
     BundleArgument,
     DeviceId,
     Json,
@@ -112,9 +111,7 @@ def bench(
         use_tf32=tf32,
         on_progress=tell,
     )
-    tell(f"provider: {result.provider}")
-    if tf32 and result.provider.name == "cpu":
-        tell(NO_TF32)
+    tell_provider(tell, result.provider, tf32)
     if json:
         write_json(dataclasses.asdict(result) | {"path": str(result.path)})
     else:

@@ -7,11 +7,14 @@ import functools
 import io
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+
+    from gptblock.runtime.session import Provider
 
 
 @functools.cache
@@ -35,6 +38,13 @@ def write(text: str) -> None:
     encoding = sys.stdout.encoding or "utf-8"
     sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
     sys.stdout.flush()
+
+
+def tell_provider(tell: Callable[[str], None], provider: Provider, tf32: bool) -> None:
+    """What a command runs on, and why; and that `tf32`, where it was asked for, needs CUDA."""
+    tell(f"provider: {provider}")
+    if tf32 and provider.name == "cpu":
+        tell("--tf32 is CUDA's, and does nothing on the CPU")
 
 
 def show(renderable: RenderableType) -> None:

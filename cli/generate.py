@@ -9,10 +9,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from gptblock.cli.console import ignore, say, write, write_json
+from gptblock.cli.console import ignore, say, tell_provider, write, write_json
 from gptblock.cli.options import (
     DEMO_TAKEN,
-    NO_TF32,
     BundleArgument,
     DeviceId,
     Json,
@@ -126,9 +125,7 @@ def generate(
         device_id=device_id,
         use_tf32=tf32,
     )
-    tell(f"provider: {model.provider}")
-    if tf32 and model.provider.name == "cpu":
-        tell(NO_TF32)
+    tell_provider(tell, model.provider, tf32)
     if model.provider.name == "cpu" and model.decoder.metadata.precision == "fp16":
         tell("fp16 is made for GPUs; on the CPU it is slower than --precision fp32, and less exact")
     generation = Generation(

@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 import typer
 
 MACHINE = "Machine"
-NO_TF32 = "--tf32 is CUDA's, and does nothing on the CPU"
 DEMO_TAKEN = "model: the demo that ships with gptblock, for there is no artifacts/model here"
 
 

@@ -41,9 +41,8 @@ class Cache:
         self.binding = decoder.session.ort.io_binding()
         self._provider = decoder.session.provider
         self._vocab_size = decoder.metadata.model.vocab_size
-        self._held: dict[
-            str, tuple[np.ndarray, OrtValue]
-        ] = {}  # on the CPU these are numpy's memory, which no binding keeps alive
+        # On the CPU these are numpy's memory, which no binding keeps alive.
+        self._held: dict[str, tuple[np.ndarray, OrtValue]] = {}
         self._chunk: tuple[Ids, Ids, Logits] | None = None
         self.past_length: Ids = np.zeros(batch, np.int64)  # (batch,) `length`, as the graph reads it
         self._bind("past_length", self.past_length)

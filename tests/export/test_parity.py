@@ -268,15 +268,16 @@ def test_no_token_changes_what_was_said_before_it_or_in_another_row(precision, l
     """One scale for the whole tensor, as in dynamic quantisation, fails both in half of such inputs."""
     decoder = Decoder(open_session(lower_graphs[1][precision], provider="cpu", threads=1))
     ids = np.random.default_rng(0).integers(0, 65, size=(200, 2, 16))
+    off = []  # of each position, what another row in the batch changes
     for pair in ids:
         both = decoder.logits(pair).copy()
         pair[:, -1] = (pair[:, -1] + 1) % 65
         np.testing.assert_array_equal(decoder.logits(pair)[:, :-1], both[:, :-1])
-        alone = decoder.logits(pair[:1])[0, :-1]
-        if precision == "fp32":
-            np.testing.assert_allclose(alone, both[0, :-1], rtol=0, atol=1e-5)
-        else:  # another batch may sum in another order, and the last bit tip one rounding
-            assert (np.abs(alone - both[0, :-1]).max(-1) < 1e-4).mean() > 0.9
+        off.extend(np.abs(decoder.logits(pair[:1])[0, :-1] - both[0, :-1]).max(-1))
+    if precision == "fp32":
+        assert max(off) < 1e-5
+    else:  # another batch may sum in another order, and the last bit tip one rounding
+        assert np.mean(np.array(off) < 1e-4) > 0.9
 
 
 def test_large_scores_stay_finite_in_half_precision(make_model, export_to, tmp_path):
