@@ -12,14 +12,17 @@ from typing import Annotated, Any
 import typer
 
 from gptblock.bundle.locate import DEFAULT_RUN
-from gptblock.cli.console import say
+from gptblock.cli.console import is_first_process, say
 from gptblock.cli.options import Quiet
 from gptblock.config import (
     PRESETS,
     Bias,
+    Compile,
     Device,
+    Dtype,
     FeedForwardKind,
     Init,
+    LrSchedule,
     Norm,
     NormPlacement,
     Positions,
@@ -60,6 +63,9 @@ def train(
         int | None,
         typer.Option(help="End this call after so many steps, to --resume later.", show_default=False),
     ] = None,
+    shard: Annotated[
+        bool, typer.Option("--shard", help="Under torchrun: spread weights and moments over the processes.")
+    ] = False,
     preset: Annotated[
         str | None,
         typer.Option(
@@ -88,6 +94,9 @@ def train(
     ] = None,
     positions: Annotated[Positions | None, _field("How a token knows its place.", _MODEL)] = None,
     qk_norm: Annotated[bool | None, _field("Normalise each head's queries and keys.", _MODEL)] = None,
+    token_shift: Annotated[
+        int | None, _field("Tokens before its own that the feed-forward reads a little of; 0: none.", _MODEL)
+    ] = None,
     bias: Annotated[
         Bias | None, _field("lecture: all but q, k, v; gpt2: all but the head; none.", _MODEL)
     ] = None,
@@ -102,11 +111,20 @@ def train(
         int | None, _field("Tokens for bpe at most, its 256 bytes among them.", _MODEL)
     ] = None,
     batch_size: Annotated[int | None, _field("Windows of text a step.", _STEPS)] = None,
+    micro_batch_size: Annotated[
+        int | None, _field("Of these, how many at once, to save memory; 0: all.", _STEPS)
+    ] = None,
     max_iters: Annotated[int | None, _field("Steps.", _STEPS)] = None,
+    lr_schedule: Annotated[
+        LrSchedule | None, _field("How the rate falls: as a cosine, or in a line at the end.", _STEPS)
+    ] = None,
     lr_decay_iters: Annotated[
         int | None, _field("Steps until the learning rate is at its lowest; 0: --max-iters.", _STEPS)
     ] = None,
     warmup_iters: Annotated[int | None, _field("Steps until it is at its highest.", _STEPS)] = None,
+    cooldown: Annotated[
+        float | None, _field("For wsd: the share of the steps in which the rate falls.", _STEPS)
+    ] = None,
     learning_rate: Annotated[float | None, _field("Its highest.", _STEPS)] = None,
     min_lr: Annotated[float | None, _field("Its lowest, at the end.", _STEPS)] = None,
     beta1: Annotated[float | None, _field("AdamW's memory of the gradient.", _STEPS)] = None,
@@ -116,6 +134,12 @@ def train(
     eval_interval: Annotated[int | None, _field("Steps from one evaluation to the next.", _STEPS)] = None,
     eval_iters: Annotated[int | None, _field("Batches of each split in an evaluation.", _STEPS)] = None,
     device: Annotated[Device | None, _field("auto takes a GPU where there is one.", _STEPS)] = None,
+    dtype: Annotated[
+        Dtype | None, _field("Of the products; auto: bf16 on a GPU that has it, else fp32.", _STEPS)
+    ] = None,
+    compile: Annotated[  # noqa: A002
+        Compile | None, _field("By torch's compiler; auto: on a GPU, where it works.", _STEPS)
+    ] = None,
     threads: Annotated[int | None, _field("CPU threads of one operator; 0: torch's choice.", _STEPS)] = None,
     seed: Annotated[int | None, _field("Of every random draw.", _STEPS)] = None,
     quiet: Quiet = False,
@@ -124,6 +148,7 @@ def train(
 
     The defaults of the fields are those of the preset. Ctrl-C finishes the step, saves, and exits 130.
     """
+    quiet = quiet or not is_first_process()
     given = {name: value for name, value in locals().items() if name in FIELDS and value is not None}
     for package in ("torch", "matplotlib", "tomli_w"):
         if importlib.util.find_spec(package) is None:
@@ -141,7 +166,13 @@ def train(
         fields = train_config(preset, config, given)
     with nullcontext() if quiet else TrainingDisplay() as display:
         result = train_run(
-            fields, out, resume=resume, overwrite=overwrite, stop_after=stop_after, on_event=display
+            fields,
+            out,
+            resume=resume,
+            overwrite=overwrite,
+            stop_after=stop_after,
+            shard=shard,
+            on_event=display,
         )
     if not quiet:
         say(f"{out}: step {result.step}, best validation loss {result.best_val_loss:.4f}")

@@ -20,7 +20,7 @@ ids = [0]
 for _ in range(100):
     window = np.array([ids[-model["block_size"]:]])  # (1, T)
     T, feeds = window.shape[1], {"input_ids": window, "past_length": np.zeros(1, np.int64)}
-    caches = [i.name for i in session.get_inputs() if i.name.startswith("past_key_values")]
+    caches = [i.name for i in session.get_inputs()[3:]]
     feeds |= {name: np.zeros((1, T, model["n_embd"]), np.float32) for name in caches}
     ids.append(int(session.run(["logits"], feeds | {"logits_positions": np.array([[T - 1]])})[0].argmax()))
 print(${text})

@@ -6,8 +6,10 @@ Contract of the graph (B rows, T new tokens each, K positions wanted, `capacity`
     past_length                     int64 (B,)              tokens of each row already in the cache
     logits_positions                int64 (B, K)            which of the T positions get logits
     past_key_values.{i}.key|value   float (B, capacity, C)  one pair a layer
+    past_shift.{i}                  float (B, capacity, C)  one a layer, of models with a token shift only
     logits                          float (B, K, vocab_size)
     present.{i}.key|value           float (B, capacity, C)  the same buffers, where the caller binds them so
+    present_shift.{i}               float (B, capacity, C)
 
 Of a model in fp16 the cache is float16 too; the logits are float32 still, and so are scores, softmax and the
 statistics of the norms inside.
@@ -24,6 +26,7 @@ from torch import Tensor, nn
 
 from gptblock.model.block import Block
 from gptblock.model.gpt import GPT
+from gptblock.model.shift import TokenShift
 
 # The first standard opset with TensorScatter, and with Attention over a cache of valid lengths.
 OPSET = 24
@@ -44,7 +47,7 @@ class CachedGPT(nn.Module):
         input_ids: Tensor,  # (B, T)
         past_length: Tensor,  # (B,)
         logits_positions: Tensor,  # (B, K)
-        past_key_values: list[Tensor],  # n_layer pairs of (B, capacity, C)
+        caches: list[Tensor],  # n_layer pairs of (B, capacity, C), then n_layer more or none, for the shift
     ) -> tuple[Tensor, ...]:
         time = input_ids.shape[1]
         positions = past_length[:, None] + torch.arange(time)  # (B, T)
@@ -53,18 +56,26 @@ class CachedGPT(nn.Module):
         if self.model.position_embedding is not None:
             x = x + self.model.position_embedding(positions)
         present: list[Tensor] = []
+        present_shift: list[Tensor] = []
         for i, block in enumerate(self.model.blocks):
             assert isinstance(block, Block)
             q, k, v = block.attention.project(block.before_attention(x), positions)  # 3 x (B, T, C)
-            key = scatter(past_key_values[2 * i], k, past_length)  # (B, capacity, C)
-            value = scatter(past_key_values[2 * i + 1], v, past_length)
+            key = scatter(caches[2 * i], k, past_length)  # (B, capacity, C)
+            value = scatter(caches[2 * i + 1], v, past_length)
             y = attend(q, key, value, past_length + time, self.n_head, self.scale)  # (B, T, C)
-            x = block.after_attention(x, block.attention.proj(y))
             present += [key, value]
+            x = block.after_attention(x, block.attention.proj(y))
+            read = block.before_feedforward(x)
+            if isinstance(block.shift, TokenShift):
+                cache = scatter(caches[2 * len(self.model.blocks) + i], read, past_length)
+                before = tokens_before(cache, past_length, block.shift.token_shift)
+                read = block.shift.mix(torch.cat((before, read), dim=1))
+                present_shift.append(cache)
+            x = block.after_feedforward(x, block.feedforward(read))
         # Only the positions somebody reads go through the norm and the head.
         wanted = logits_positions[:, :, None].expand(-1, -1, x.shape[-1])  # (B, K, C)
         x = x.gather(1, wanted)  # (B, T, C) -> (B, K, C)
-        return self.model.lm_head(self.model.ln_f(x)).float(), *present
+        return self.model.lm_head(self.model.ln_f(x)).float(), *present, *present_shift
 
 
 def scatter(cache: Tensor, new: Tensor, past_length: Tensor) -> Tensor:
@@ -77,6 +88,13 @@ def scatter(cache: Tensor, new: Tensor, past_length: Tensor) -> Tensor:
         shape=cache.shape,
         version=OPSET,
     )
+
+
+def tokens_before(cache: Tensor, past_length: Tensor, count: int) -> Tensor:
+    """The last `count` tokens of `cache` before past_length, zero where there are none: (B, count, C)."""
+    places = past_length[:, None] + torch.arange(-count, 0)  # (B, count)
+    before = cache.gather(1, places.clamp(min=0)[:, :, None].expand(-1, -1, cache.shape[-1]))
+    return before * (places >= 0)[:, :, None].to(cache.dtype)
 
 
 def attend(q: Tensor, key: Tensor, value: Tensor, length: Tensor, n_head: int, scale: float) -> Tensor:

@@ -19,6 +19,7 @@ from gptblock.errors import MissingExtraError
 from gptblock.export.graph import OPSET, CachedGPT
 from gptblock.export.serialize import write_model
 from gptblock.model.gpt import GPT
+from gptblock.runtime.decoder import cache_names
 
 if TYPE_CHECKING:
     from torch.onnx import ONNXProgram
@@ -65,7 +66,7 @@ def _example(config: ModelConfig, weight: Tensor) -> tuple[object, ...]:
         torch.zeros(batch, time, dtype=torch.int64, device=device),
         torch.zeros(batch, dtype=torch.int64, device=device),
         torch.zeros(batch, kept, dtype=torch.int64, device=device),
-        [weight.new_zeros(batch, capacity, config.n_embd) for _ in range(2 * config.n_layer)],
+        [weight.new_zeros(batch, capacity, config.n_embd) for _ in cache_names(config)],
     )
 
 
@@ -73,7 +74,7 @@ def _program(module: CachedGPT) -> ONNXProgram:
     """Run torch's exporter, with names for the inputs, outputs and sizes that vary."""
     config = module.model.config
     B, T, K, capacity = (torch.export.Dim(name) for name in ("batch", "time", "kept", "capacity"))
-    pairs = [f"{i}.{part}" for i in range(config.n_layer) for part in ("key", "value")]
+    caches = cache_names(config)
     program = torch.onnx.export(
         module,
         _example(config, module.model.lm_head.weight),
@@ -81,14 +82,9 @@ def _program(module: CachedGPT) -> ONNXProgram:
         opset_version=OPSET,
         verbose=False,
         external_data=False,
-        input_names=[
-            "input_ids",
-            "past_length",
-            "logits_positions",
-            *(f"past_key_values.{pair}" for pair in pairs),
-        ],
-        output_names=["logits", *(f"present.{pair}" for pair in pairs)],
-        dynamic_shapes=({0: B, 1: T}, {0: B}, {0: B, 1: K}, [{0: B, 1: capacity}] * len(pairs)),
+        input_names=["input_ids", "past_length", "logits_positions", *caches],
+        output_names=["logits", *caches.values()],
+        dynamic_shapes=({0: B, 1: T}, {0: B}, {0: B, 1: K}, [{0: B, 1: capacity}] * len(caches)),
     )
     assert program is not None
     return program

@@ -24,6 +24,9 @@ FeedForwardKind = Literal["relu", "relu_squared", "gelu", "gelu_tanh", "swiglu"]
 Positions = Literal["learned", "rope", "none"]
 Bias = Literal["lecture", "gpt2", "none"]
 TokenizerKind = Literal["char", "byte", "bpe"]
+LrSchedule = Literal["cosine", "wsd"]
+Compile = Literal["auto", "on", "off"]
+Dtype = Literal["auto", "fp32", "bf16"]
 Device = Literal["auto", "cpu", "cuda"]
 Overflow = Literal["slide", "rebase", "stop"]
 
@@ -67,6 +70,7 @@ class ModelConfig(_Config):
     `head_size` is n_embd // n_head: several narrow heads cost what one wide one does. `bias` says which
     layers have one: with "lecture" every Linear but query, key and value; with "gpt2" every Linear but the
     head; with "none" neither a Linear nor a LayerNorm. `qk_norm` normalises each head's queries and keys.
+    `token_shift` is how many tokens before its own the feed-forward reads a little of, by a weight a feature.
     `ff_ratio` is the feed-forward's width inside by n_embd; 0 means 4, or for "swiglu", which has a third
     matrix, 8/3 rounded up to a multiple of 8.
     """
@@ -84,6 +88,7 @@ class ModelConfig(_Config):
     ff_ratio: float = 0.0
     positions: Positions = "learned"
     qk_norm: bool = False
+    token_shift: int = 0
     bias: Bias = "lecture"
     tie_weights: bool = False  # the head shares the token embedding's weights
     init: Init = "gpt2"
@@ -110,6 +115,7 @@ class ModelConfig(_Config):
             )
         _require("norm_eps", self.norm_eps, "> 0", self.norm_eps > 0)
         _require("ff_ratio", self.ff_ratio, ">= 0 (0 = the usual)", self.ff_ratio >= 0)
+        _require("token_shift", self.token_shift, ">= 0 (0 = off)", self.token_shift >= 0)
         if self.norm == "none" and self.norm_placement == "post":
             raise ConfigError(
                 'norm_placement = "post" places the norm, and norm = "none" has none: '
@@ -143,15 +149,19 @@ class TrainConfig(_Config):
     ff_ratio: float = 0.0
     positions: Positions = "learned"
     qk_norm: bool = False
+    token_shift: int = 0
     bias: Bias = "lecture"
     tie_weights: bool = False
     init: Init = "gpt2"
     tokenizer: TokenizerKind = "char"
     bpe_vocab_size: int = 1024  # for tokenizer "bpe": tokens, its 256 bytes among them
-    batch_size: int = 8
+    batch_size: int = 8  # windows of block_size tokens that a step learns from
+    micro_batch_size: int = 0  # of these, how many are computed at once, to save memory; 0 = all
     max_iters: int = 2200
+    lr_schedule: LrSchedule = "cosine"
     lr_decay_iters: int = 0
     warmup_iters: int = 100
+    cooldown: float = 0.5  # for lr_schedule "wsd": the share of lr_decay_iters in which the rate falls
     learning_rate: float = 5e-3
     min_lr: float = 1e-4
     beta1: float = 0.9
@@ -161,6 +171,8 @@ class TrainConfig(_Config):
     eval_interval: int = 500
     eval_iters: int = 40  # batches per split for one estimate
     device: Device = "auto"
+    dtype: Dtype = "auto"  # of the products in training; weights, moments and files are fp32 always
+    compile: Compile = "auto"
     threads: int = 0  # CPU threads of one operator; 0 = torch's choice. Another number rounds differently.
     seed: int = 1337
 
@@ -186,6 +198,7 @@ class TrainConfig(_Config):
             "weight_decay",
             "grad_clip",
             "threads",
+            "micro_batch_size",
         ):
             _require(name, getattr(self, name), ">= 0", getattr(self, name) >= 0)
         _require("learning_rate", self.learning_rate, "> 0", self.learning_rate > 0)
@@ -194,6 +207,7 @@ class TrainConfig(_Config):
                 f"min_lr must not be above learning_rate: got min_lr = {self.min_lr} "
                 f"and learning_rate = {self.learning_rate}"
             )
+        _require("cooldown", self.cooldown, "in [0, 1]", 0.0 <= self.cooldown <= 1.0)
         for name in ("beta1", "beta2"):
             _require(name, getattr(self, name), "in [0, 1)", 0.0 <= getattr(self, name) < 1.0)
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gptblock.bundle.manifest import ModelMetadata
+from gptblock.config import ModelConfig
 from gptblock.errors import CorruptError, GptblockError, InputError, ProviderError
 from gptblock.runtime.capture import one_line
 from gptblock.runtime.session import Session
@@ -24,6 +25,15 @@ Logits = NDArray[np.float32]
 
 # How many tokens a cache on the CPU grows by, at least: what a token of room costs each step, against a copy.
 _GROWTH = 32
+
+
+def cache_names(config: ModelConfig) -> dict[str, str]:
+    """A graph's inputs that are its cache, in their order, each with the output that is the same buffer."""
+    parts = [f"{i}.{part}" for i in range(config.n_layer) for part in ("key", "value")]
+    names = {f"past_key_values.{part}": f"present.{part}" for part in parts}
+    if config.token_shift:
+        names |= {f"past_shift.{i}": f"present_shift.{i}" for i in range(config.n_layer)}
+    return names
 
 
 class Cache:
@@ -58,13 +68,12 @@ class Cache:
         before, self._room = self._room, self.capacity
         if self._provider.name == "cpu":
             self._room = min(self.capacity, tokens + max(_GROWTH, tokens // 8))
-        for name in self._names:
+        for past, present in self._names.items():
             # zeros, not whatever the memory held: a NaN there would survive being masked
             buffer = np.zeros((self.batch, self._room, self._width), self._dtype)
             if before:
-                buffer[:, :before] = self._held[f"past_key_values.{name}"][0]
-            value = self._bind(f"past_key_values.{name}", buffer, self._provider.name)
-            self.binding.bind_ortvalue_output(f"present.{name}", value)
+                buffer[:, :before] = self._held[past][0]
+            self.binding.bind_ortvalue_output(present, self._bind(past, buffer, self._provider.name))
 
     def chunk(self, time: int, kept: int) -> tuple[Ids, Ids, Logits]:
         """The arrays that the graph reads and writes: ids (B, time), positions and logits (B, kept).
@@ -104,11 +113,8 @@ class Decoder:
         self.session = session
         self.metadata: ModelMetadata = session.metadata
         inputs = {argument.name: argument for argument in session.ort.get_inputs()}
-        self.cache_names = [
-            f"{i}.{part}" for i in range(self.metadata.model.n_layer) for part in ("key", "value")
-        ]
-        expected = ["input_ids", "past_length", "logits_positions"]
-        expected += [f"past_key_values.{name}" for name in self.cache_names]
+        self.cache_names = cache_names(self.metadata.model)
+        expected = ["input_ids", "past_length", "logits_positions", *self.cache_names]
         if list(inputs) != expected:
             raise CorruptError(
                 f"the graph's inputs are {', '.join(inputs)}; "

@@ -93,7 +93,7 @@ class Stopwatch:
     def step_bytes(self) -> int:
         """See Speed. The steps of a call read prompt + 1 to prompt + new - 1 tokens of each row."""
         model = self.decoder.metadata.model
-        token = 2 * model.n_layer * model.n_embd * np.dtype(self.decoder.cache_dtype).itemsize
+        token = len(self.decoder.cache_names) * model.n_embd * np.dtype(self.decoder.cache_dtype).itemsize
         return self.weight_bytes + self.batch * token * (2 * self.lengths.prompt + self.lengths.new) // 2
 
     def measure(self, rng: np.random.Generator, ruler: NDArray[np.int32]) -> None:

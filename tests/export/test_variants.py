@@ -28,6 +28,7 @@ PARTS: dict[str, tuple[object, ...]] = {
     "qk_norm": (False, True),
     "bias": get_args(Bias),
     "tie_weights": (False, True),
+    "token_shift": (0, 2),
 }
 Variant = dict[str, object]
 
@@ -88,14 +89,14 @@ def test_a_variant_is_trained_exported_and_proved(variant, tmp_path):
 def test_the_pairwise_cover_is_one():
     valid = [variant for variant in variants() if is_valid(variant)]
     few = list(pairwise(valid))
-    assert len(valid) == 900
+    assert len(valid) == 1800
     assert set().union(*map(pairs, few)) == set().union(*map(pairs, valid))
     assert len(few) < 25
 
 
 def test_what_cannot_be_is_refused_with_the_reason():
     invalid = [variant for variant in variants() if not is_valid(variant)]
-    assert len(invalid) == 180
+    assert len(invalid) == 360
     for variant in invalid:
         with pytest.raises(ConfigError, match=r'places the norm, and norm = "none" has none'):
             ModelConfig(vocab_size=7, **variant)

@@ -41,6 +41,30 @@ def test_rate(warmup: int, decay: int, step: int, expected: float) -> None:
     assert learning_rate(step, schedule(warmup, decay)) == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("warmup", "cooldown", "step", "expected"),
+    [
+        (4, 0.5, 0, 1 / 5),
+        (4, 0.5, 4, 1.0),
+        (4, 0.5, 50, 1.0),  # until the last half
+        (4, 0.5, 75, 0.55),  # half way down the line
+        (4, 0.5, 99, 0.1 + 0.9 / 50),
+        (4, 0.5, 100, 0.1),
+        (4, 0.0, 99, 1.0),  # no cool-down
+        (4, 0.0, 100, 0.1),
+        (4, 1.0, 5, 0.1 + 0.9 * 95 / 100),  # nothing but
+        (60, 0.5, 59, 60 / 61),
+        (60, 0.5, 60, 1.0),  # the warm-up first
+        (60, 0.5, 61, 0.1 + 0.9 * 39 / 50),
+    ],
+)
+def test_rate_that_stays_and_then_falls_in_a_line(
+    warmup: int, cooldown: float, step: int, expected: float
+) -> None:
+    config = schedule(warmup, 100).replace(lr_schedule="wsd", cooldown=cooldown)
+    assert learning_rate(step, config) == pytest.approx(expected, rel=1e-12)
+
+
 def test_constant_where_the_floor_is_the_rate() -> None:
     config = TrainConfig(learning_rate=0.5, min_lr=0.5, warmup_iters=0, max_iters=30).resolved()
     assert {learning_rate(step, config) for step in range(40)} == {0.5}
