@@ -19,7 +19,7 @@ import typer
 
 import gptblock
 from gptblock.cli.bench import bench
-from gptblock.cli.console import complain, discard, say
+from gptblock.cli.console import complain, discard, is_first_process, say
 from gptblock.cli.convert import convert
 from gptblock.cli.doctor import doctor
 from gptblock.cli.export import export
@@ -27,7 +27,7 @@ from gptblock.cli.generate import generate
 from gptblock.cli.inspect import inspect
 from gptblock.cli.train import train
 from gptblock.cli.verify import verify
-from gptblock.errors import GptblockError, InterruptedRunError
+from gptblock.errors import GptblockError, InterruptedRunError, LostProcessError, UnavailableError
 
 P = ParamSpec("P")
 
@@ -51,8 +51,8 @@ def _ending_well(command: Callable[P, None]) -> Callable[P, None]:
         except GptblockError as error:
             if isinstance(error, InterruptedRunError):  # as asked for
                 say(str(error))
-            else:
-                complain(str(error))
+            elif is_first_process() or isinstance(error, LostProcessError | UnavailableError):
+                complain(str(error))  # of several processes all have the same, but for these
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
             discard(sys.stdout)

@@ -33,6 +33,11 @@ def stderr() -> Console:
     return Console(stderr=True, highlight=False, emoji=False)
 
 
+def is_first_process() -> bool:
+    """Whether this process speaks for its job: torchrun numbers those that it starts."""
+    return os.environ.get("RANK", "0") == "0"
+
+
 def write(text: str) -> None:
     """Text on stdout, at once. A character that the console's encoding lacks is escaped, not lost."""
     encoding = sys.stdout.encoding or "utf-8"

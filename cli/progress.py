@@ -50,7 +50,7 @@ class TrainingDisplay:
             self._progress.stop()
 
     def __call__(self, event: Event) -> None:
-        from gptblock.training import Evaluated, Started, Stepped, Stopping
+        from gptblock.training import Evaluated, Noted, Started, Stepped, Stopping
 
         match event:
             case Started():
@@ -63,6 +63,8 @@ class TrainingDisplay:
                 )
             case Evaluated():
                 self._show(event)
+            case Noted():
+                say(event.text)
             case Stopping():
                 say(f"stopping at step {event.step}: saving; once more ends it at once")
 

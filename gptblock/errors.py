@@ -14,6 +14,7 @@
     │   └── MissingExtraError              an optional dependency; the message holds the pip command
     ├── ProofError                     5   an exported file does not reproduce the model
     ├── DivergedError                  1   the training loss is no longer a finite number
+    ├── LostProcessError               1   of several that train together, one has ended
     └── InterruptedRunError          130   stopped by the user, after saving
 
 Every message says what was wrong, the value got, the values allowed, and what to do.
@@ -93,6 +94,10 @@ class ProofError(GptblockError):
 
 class DivergedError(GptblockError):
     """The training loss is no longer a finite number."""
+
+
+class LostProcessError(GptblockError):
+    """Of several processes that train together, another one has ended."""
 
 
 class InterruptedRunError(GptblockError):

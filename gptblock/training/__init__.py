@@ -1,7 +1,7 @@
 """Training: text and a configuration become a run directory."""
 
 from gptblock.training.checkpoint import LoadedRun, State, load_model
-from gptblock.training.events import Evaluated, Event, Saved, Started, Stepped, Stopping
+from gptblock.training.events import Evaluated, Event, Noted, Saved, Started, Stepped, Stopping
 from gptblock.training.loop import TrainResult, train
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "Stepped",
     "Evaluated",
     "Saved",
+    "Noted",
     "Stopping",
     "load_model",
     "LoadedRun",

@@ -20,6 +20,7 @@ from gptblock.model import GPT
 from gptblock.text.kinds import tokenizer_from_dict
 from gptblock.text.tokenizer import Tokenizer
 from gptblock.training.folder import CHECKPOINTS, is_converted, is_run, no_run, no_training
+from gptblock.training.sharding import gathered
 
 Which = Literal["best", "last"]
 
@@ -153,7 +154,7 @@ def load_model(run: Path, which: Which = "best") -> LoadedRun:
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
     """All that a checkpoint keeps of a model, by name; what is shared, as by a tied head, once."""
-    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+    return {name: gathered(parameter.detach()) for name, parameter in model.named_parameters()}
 
 
 def restore_weights(model: nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:

@@ -52,10 +52,17 @@ class Saved:
 
 
 @dataclass(frozen=True)
+class Noted:
+    """Something turned out otherwise than one might think; training goes on."""
+
+    text: str
+
+
+@dataclass(frozen=True)
 class Stopping:
     """The run was asked to stop before its time; what follows is saving."""
 
     step: int
 
 
-Event = Started | Stepped | Evaluated | Saved | Stopping
+Event = Started | Stepped | Evaluated | Saved | Noted | Stopping

@@ -101,6 +101,8 @@ def no_training(folder: Path) -> NotFoundError:
 
 def command_of(config: TrainConfig) -> str:
     """The shortest `gptblock train` that gives `config` on any machine: a preset, then what differs."""
+    if config.device == "cpu" and (config.dtype, config.compile) == ("fp32", "off"):
+        config = config.replace(dtype="auto", compile="auto")  # what they mean there
     commands: list[list[str]] = []
     for preset, values in PRESETS.items():
         base = TrainConfig(**values, data=config.data).resolved().to_dict()

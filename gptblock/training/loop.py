@@ -13,13 +13,14 @@ import torch
 
 from gptblock.bundle.store import write_file
 from gptblock.config import TrainConfig
-from gptblock.errors import ConfigError, CorpusError, InterruptedRunError, UnavailableError
+from gptblock.errors import ConfigError, CorpusError, InterruptedRunError
 from gptblock.text.char import CharTokenizer
 from gptblock.text.corpus import load_corpus, split
 from gptblock.text.kinds import tokenizer_from_dict, train_tokenizer
 from gptblock.text.tokenizer import Tokenizer
 from gptblock.training.batches import windows_of
-from gptblock.training.checkpoint import Checkpoint, State, read_checkpoint
+from gptblock.training.checkpoint import State, read_checkpoint
+from gptblock.training.compute import resolve_compute
 from gptblock.training.events import Event, Started, Stopping
 from gptblock.training.folder import (
     METRICS,
@@ -30,6 +31,7 @@ from gptblock.training.folder import (
 )
 from gptblock.training.interrupt import stop_request
 from gptblock.training.metrics import read_measurements, rewind_measurements
+from gptblock.training.processes import Processes, joined
 from gptblock.training.trainer import Material, Trainer
 
 
@@ -51,6 +53,7 @@ def train(
     resume: bool = False,
     overwrite: bool = False,
     stop_after: int | None = None,
+    shard: bool = False,
     on_event: Callable[[Event], None] | None = None,
 ) -> TrainResult:
     """Train as `config` says and leave a run directory at `out`.
@@ -58,16 +61,20 @@ def train(
     Evaluates and saves every `eval_interval` steps from step 0 on, and at the end. `stop_after` ends this
     call after so many steps, and `resume` goes on from there exactly as if it had never stopped: the same
     weights, metrics and best checkpoint. It may raise `max_iters`, follows a text that moved, and refuses
-    any other change by name. `lr_decay_iters = 0`, `threads = 0` and `device = "auto"` then mean the run's
-    own. `overwrite` replaces a run that is there. `on_event` hears what happens.
+    any other change by name. `lr_decay_iters = 0`, `threads = 0` and "auto" then mean the run's own.
+    `overwrite` replaces a run that is there. `on_event` hears what happens.
+
+    In several processes, which torchrun starts, each computes its share of every batch, and the first alone
+    writes and is heard of; a run may go on with another number of them. `shard` spreads weights and moments
+    over them too, for a model too large for one device.
 
     On SIGINT or SIGTERM the step at hand is finished and saved. torch's global generator, its
     threads and the signal handlers are as before afterwards.
 
     Raises InterruptedRunError after such a stop; DivergedError where a loss is no finite number, with the
     checkpoints of before in place; RunExistsError, ConfigError or CorpusError before anything is written;
-    NotFoundError or CorruptError where there is nothing to resume; UnavailableError without a CUDA device
-    where "cuda" is asked for.
+    NotFoundError or CorruptError where there is nothing to resume; UnavailableError where a device, dtype or
+    compiler is asked for by name and not here; LostProcessError where another of the processes has ended.
     """
     # A missing matplotlib should be known now, not when the training is over.
     from gptblock.training.plot import draw_losses
@@ -80,21 +87,24 @@ def train(
     saved = read_checkpoint(out, "last") if resume else None
     if saved:
         config = _continued(config, saved.state)
-    else:
-        require_free(out, overwrite)
-    config = config.replace(
-        device=_available(config.device), threads=config.threads or torch.get_num_threads()
-    ).resolved()
-    material = _material(config, saved.state if saved else None)
-
-    devices = [torch.cuda.current_device()] if config.device == "cuda" else []
-    with torch.random.fork_rng(devices=devices), _threads(config.threads):
-        trainer = Trainer(config, material, out, emit)
-        _open_run(trainer, saved)
-        stop_at = min(config.max_iters, trainer.step + (stop_after or config.max_iters))
-        emit(_started(trainer, stop_at))
-        is_interrupted = _run(trainer, stop_at)
-    write_file(out / PICTURE, draw_losses(read_measurements(out / METRICS), f"Training on {config.data}"))
+    config = resolve_compute(config).resolved()
+    with joined(config.device) as processes:
+        _require_processes(config, processes, is_sharded=shard)
+        if not saved:
+            processes.by_first(lambda: require_free(out, overwrite))
+        material = _material(config, saved.state if saved else None)
+        devices = [torch.cuda.current_device()] if config.device == "cuda" else []
+        with torch.random.fork_rng(devices=devices), _threads(config.threads):
+            trainer = Trainer(
+                config, material, out, emit, checkpoint=saved, processes=processes, is_sharded=shard
+            )
+            processes.by_first(lambda: _open_folder(trainer))
+            stop_at = min(config.max_iters, trainer.step + (stop_after or config.max_iters))
+            trainer.emit(_started(trainer, stop_at))
+            is_interrupted = _run(trainer, stop_at)
+    if processes.is_first:
+        title = f"Training on {config.data}"
+        write_file(out / PICTURE, draw_losses(read_measurements(out / METRICS), title))
     if is_interrupted:
         raise _interrupted(trainer)
     return TrainResult(trainer.step, trainer.train_loss, trainer.val_loss, trainer.best_val_loss, out)
@@ -115,7 +125,7 @@ def _run(trainer: Trainer, stop_at: int) -> bool:
     """Step, evaluate and save up to step `stop_at`. Returns whether it was asked to stop before."""
     try:
         with stop_request() as requested:
-            while trainer.step < stop_at and not requested.is_set():
+            while trainer.step < stop_at and not trainer.processes.any(requested.is_set()):
                 if trainer.is_due:
                     trainer.evaluate()
                 trainer.advance()
@@ -134,12 +144,9 @@ def _run(trainer: Trainer, stop_at: int) -> bool:
 def _continued(config: TrainConfig, state: State) -> TrainConfig:
     """The configuration of a run that goes on. Raises ConfigError naming every field that may not change."""
     before = TrainConfig.from_dict(state["config"])
-    if config.lr_decay_iters == 0:
-        config = config.replace(lr_decay_iters=before.lr_decay_iters)
-    if config.device == "auto":
-        config = config.replace(device=before.device)
-    if config.threads == 0:
-        config = config.replace(threads=before.threads)
+    unsaid = {"lr_decay_iters": 0, "threads": 0, "device": "auto", "dtype": "auto", "compile": "auto"}
+    own = {name: getattr(before, name) for name, value in unsaid.items() if getattr(config, name) == value}
+    config = config.replace(**own)
     was, now = before.to_dict(), config.to_dict()
     changed = [name for name in was if was[name] != now[name] and name not in ("data", "max_iters")]
     if config.max_iters < before.max_iters:
@@ -156,19 +163,6 @@ def _continued(config: TrainConfig, state: State) -> TrainConfig:
             f"got another {changes}"
         )
     return config
-
-
-def _available(device: str) -> str:
-    """The device that "auto" means here, or the one asked for, if it is there."""
-    has_cuda = torch.cuda.is_available()
-    if device == "auto":
-        return "cuda" if has_cuda else "cpu"
-    if device == "cuda" and not has_cuda:
-        raise UnavailableError(
-            f"device cuda was asked for, and torch {torch.__version__} finds no CUDA device here: "
-            f"use --device cpu, or a torch built for CUDA and its driver"
-        )
-    return device
 
 
 def _material(config: TrainConfig, state: State | None) -> Material:
@@ -207,10 +201,22 @@ def _other_corpus(data: str, text: str, tokenizer: Tokenizer, state: State) -> C
     )
 
 
-def _open_run(trainer: Trainer, saved: Checkpoint | None) -> None:
-    """Bring the run's folder and the trainer to the step they start from."""
-    if saved:
-        trainer.restore(saved)
+def _require_processes(config: TrainConfig, processes: Processes, is_sharded: bool) -> None:
+    if is_sharded and processes.size == 1:
+        raise ConfigError(
+            "--shard spreads a model over several processes, and this is one: start it with "
+            "torchrun --nproc-per-node 2 -m gptblock train --shard ..."
+        )
+    if config.batch_size < processes.size:
+        raise ConfigError(
+            f"batch_size must be at least the number of processes, so that each has a row: got "
+            f"{config.batch_size}, and there are {processes.size} processes"
+        )
+
+
+def _open_folder(trainer: Trainer) -> None:
+    """Bring the run's folder to the step that the trainer starts from."""
+    if trainer.is_resumed:
         rewind_measurements(trainer.run / METRICS, trainer.step)
         write_config(trainer.run, trainer.config)
     else:

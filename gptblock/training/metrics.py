@@ -16,6 +16,11 @@ from gptblock.config import TrainConfig
 from gptblock.errors import CorruptError
 from gptblock.model import GPT, eval_mode, loss
 from gptblock.training.batches import draw_batch
+from gptblock.training.compute import autocast
+from gptblock.training.processes import Processes
+
+# Of an evaluation: few calls cost less than many, up to where what they compute leaves the CPU's caches.
+_TOKENS_AT_ONCE = 2048
 
 
 @dataclass(frozen=True)
@@ -31,22 +36,27 @@ class Measurement:
 
 
 def estimate_losses(
-    model: GPT, splits: Mapping[str, Tensor], config: TrainConfig, seed: int
+    model: GPT, splits: Mapping[str, Tensor], config: TrainConfig, seed: int, processes: Processes
 ) -> dict[str, float]:
     """The mean loss over `eval_iters` random batches of each split, dropout off.
 
-    The draws depend on `seed` alone: every estimate of a run sees the same batches, so that two differ by
-    the model only, and nothing that training draws from is touched.
+    The draws depend on `seed` alone: every estimate of a run sees the same windows, so that two differ by
+    the model only, and nothing that training draws from is touched. Each process takes its share of them.
     """
     generator = torch.Generator().manual_seed(seed)
+    count = config.eval_iters * config.batch_size
+    at_once = config.micro_batch_size or max(config.batch_size, _TOKENS_AT_ONCE // config.block_size)
+    parts = -(-processes.largest_share(count) // at_once)
     means = {}
     with eval_mode(model), torch.no_grad():
         for name, windows in splits.items():
-            total = torch.zeros((), dtype=torch.float64, device=windows.device)
-            for _ in range(config.eval_iters):
-                inputs, targets = draw_batch(windows, config.batch_size, generator)
-                total += loss(model(inputs), targets)
-            means[name] = total.item() / config.eval_iters
+            inputs, targets = (processes.share(drawn) for drawn in draw_batch(windows, count, generator))
+            total = torch.zeros((), dtype=torch.float64, device=inputs.device)
+            for x, y in zip(inputs.tensor_split(parts), targets.tensor_split(parts), strict=True):
+                with autocast(config):
+                    logits = model(x)  # (rows, T, vocab_size)
+                total += loss(logits.float(), y) * len(x)
+            means[name] = processes.sum(total).item() / count
     return means
 
 

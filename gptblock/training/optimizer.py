@@ -8,6 +8,8 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from gptblock.config import TrainConfig
+from gptblock.model.shift import TokenShift
+from gptblock.training.sharding import gathered, spread_like
 
 _KEYS = ("step", "exp_avg", "exp_avg_sq")  # what AdamW keeps for a parameter
 
@@ -15,12 +17,14 @@ _KEYS = ("step", "exp_avg", "exp_avg_sq")  # what AdamW keeps for a parameter
 def make_optimizer(model: nn.Module, config: TrainConfig) -> AdamW:
     """AdamW (Loshchilov and Hutter 2019) that decays matrices only.
 
-    Biases and the gains of LayerNorm are left alone: a gain belongs near one, not near zero.
+    Biases, the gains of norms and the taps of a token shift are left alone: they belong where they are.
     """
-    parameters = list(model.parameters())
+    taps = {module.weight for module in model.modules() if isinstance(module, TokenShift)}
+    matrices = [p for p in model.parameters() if p.dim() >= 2 and p not in taps]
+    others = [p for p in model.parameters() if p.dim() < 2 or p in taps]
     groups = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+        {"params": matrices, "weight_decay": config.weight_decay},
+        {"params": others, "weight_decay": 0.0},
     ]
     # Fused: the same formula in one pass over the memory, several times faster on a CPU too.
     return AdamW(groups, lr=config.learning_rate, betas=(config.beta1, config.beta2), fused=True)
@@ -35,7 +39,7 @@ def set_learning_rate(optimizer: AdamW, rate: float) -> None:
 def optimizer_tensors(model: nn.Module, optimizer: AdamW) -> dict[str, Tensor]:
     """The optimizer's state: `<parameter>.step`, `.exp_avg`, `.exp_avg_sq`. Empty before the first step."""
     return {
-        f"{name}.{key}": optimizer.state[parameter][key]
+        f"{name}.{key}": gathered(optimizer.state[parameter][key])
         for name, parameter in model.named_parameters()
         if optimizer.state[parameter]
         for key in _KEYS
@@ -54,6 +58,4 @@ def optimizer_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
 def restore_optimizer(model: nn.Module, optimizer: AdamW, tensors: Mapping[str, Tensor]) -> None:
     """Give `optimizer` the state that `optimizer_tensors` took."""
     for name, parameter in model.named_parameters():
-        optimizer.state[parameter] = {
-            key: tensors[f"{name}.{key}"].to(parameter.device, copy=True) for key in _KEYS
-        }
+        optimizer.state[parameter] = {key: spread_like(tensors[f"{name}.{key}"], parameter) for key in _KEYS}

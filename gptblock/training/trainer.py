@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 import gptblock
 from gptblock.config import TrainConfig
@@ -32,7 +33,8 @@ from gptblock.training.checkpoint import (
     weights_of,
     write_checkpoint,
 )
-from gptblock.training.events import Evaluated, Event, Saved, Stepped
+from gptblock.training.compute import autocast, forward_of
+from gptblock.training.events import Evaluated, Event, Noted, Saved, Stepped
 from gptblock.training.folder import METRICS, command_of
 from gptblock.training.metrics import Measurement, append_measurement, estimate_losses
 from gptblock.training.optimizer import (
@@ -42,7 +44,9 @@ from gptblock.training.optimizer import (
     restore_optimizer,
     set_learning_rate,
 )
+from gptblock.training.processes import Processes
 from gptblock.training.schedule import learning_rate
+from gptblock.training.sharding import shard
 
 _BATCHES = "generator.batches"  # kept among the optimizer's tensors
 _DROPOUT = "generator.dropout"
@@ -67,12 +71,23 @@ class Trainer:
     """
 
     def __init__(
-        self, config: TrainConfig, material: Material, run: Path, emit: Callable[[Event], None]
+        self,
+        config: TrainConfig,
+        material: Material,
+        run: Path,
+        emit: Callable[[Event], None],
+        *,
+        checkpoint: Checkpoint | None = None,
+        processes: Processes = Processes(),
+        is_sharded: bool = False,
     ) -> None:
+        """At step 0, or where `checkpoint`, the run's last, is; CorruptError names what does not fit it."""
         self.config = config
         self.material = material
         self.run = run
-        self.emit = emit
+        self.is_resumed = checkpoint is not None
+        self.processes = processes
+        self.emit = emit if processes.is_first else _nobody
         self.step = 0
         self.evaluated_step = -1
         self.train_loss = self.val_loss = math.inf
@@ -88,15 +103,29 @@ class Trainer:
         torch.manual_seed(weights)
         # Drawn on the CPU, so that a seed means the same weights on every device.
         self.model = GPT(config.model(material.tokenizer.vocab_size)).to(config.device)
-        torch.manual_seed(dropout)
         self._batches = torch.Generator().manual_seed(batches)
+        if checkpoint:
+            restore_weights(self.model, checkpoint.model, checkpoint_folder(run, "last") / MODEL)
+        if is_sharded:
+            shard(self.model, config.device)
+        self._forward = forward_of(self._together(is_sharded), config, lambda text: self.emit(Noted(text)))
         self._optimizer = make_optimizer(self.model, config)
+        torch.manual_seed(dropout)
+        if checkpoint:
+            self._restore(checkpoint)
+        if processes.rank:  # other masks for other windows
+            torch.manual_seed(dropout + (processes.rank << 32) + self.step)
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Go on from `checkpoint`, the run's last. Raises CorruptError naming a file that does not fit."""
+    def _together(self, is_sharded: bool) -> nn.Module:
+        """The model, averaging its gradients over all processes."""
+        if self.processes.size == 1 or is_sharded:
+            return self.model
+        return DistributedDataParallel(self.model)
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        """Take all but the weights from `checkpoint`."""
         folder = checkpoint_folder(self.run, "last")
         state, tensors = checkpoint.state, dict(checkpoint.optimizer)
-        restore_weights(self.model, checkpoint.model, folder / MODEL)
         try:
             self._batches.set_state(tensors.pop(_BATCHES))
             _set_dropout_state(self.config.device, tensors.pop(_DROPOUT))
@@ -117,18 +146,32 @@ class Trainer:
         started = time.perf_counter()
         rate = learning_rate(self.step, self.config)
         set_learning_rate(self._optimizer, rate)
-        inputs, targets = draw_batch(self.material.train, self.config.batch_size, self._batches)  # (B, T)
-        batch_loss = loss(self.model(inputs), targets)
+        drawn = draw_batch(self.material.train, self.config.batch_size, self._batches)
+        inputs, targets = map(self.processes.share, drawn)  # (B, T) each, of B / size rows
         self._optimizer.zero_grad()
-        batch_loss.backward()  # type: ignore[no-untyped-call]
+        batch_loss = self.processes.sum(self._backward(inputs, targets))
         if self.config.grad_clip:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.config.grad_clip)
         self._optimizer.step()
         # Reading a loss waits for it. Reading that of the step before leaves a GPU this one to work on.
         self._report()
-        self._pending = rate, batch_loss.detach()
+        self._pending = rate, batch_loss
         self.step += 1
         self._seconds += time.perf_counter() - started
+
+    def _backward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        """Gradients of the whole batch's mean loss; returns what this process's rows (B, T) add to it."""
+        batch, micro = self.config.batch_size, self.config.micro_batch_size
+        parts = -(-self.processes.largest_share(batch) // micro) if micro else 1
+        total = torch.zeros((), device=inputs.device)
+        for x, y in zip(inputs.tensor_split(parts), targets.tensor_split(parts), strict=True):
+            with autocast(self.config):
+                logits = self._forward(x)  # (rows, T, vocab_size)
+            part = loss(logits.float(), y) * (len(x) / batch)
+            # Gradients are averaged over the processes, and are to be summed.
+            (part * self.processes.size).backward()  # type: ignore[no-untyped-call]
+            total += part.detach()
+        return total
 
     @property
     def is_due(self) -> bool:
@@ -147,7 +190,8 @@ class Trainer:
         is_first = self.best_step <= 0
         if is_best := is_first or self.val_loss < self.best_val_loss:
             self.best_step, self.best_val_loss = self.step, self.val_loss
-        append_measurement(self.run / METRICS, measurement)
+        if self.processes.is_first:
+            append_measurement(self.run / METRICS, measurement)
         self.emit(Evaluated(measurement, is_best))
         if is_best and self.step > 0:
             self.save("best")
@@ -173,7 +217,7 @@ class Trainer:
         """Both losses of now. Raises DivergedError where one is not finite."""
         self._report()
         splits = {"train": self.material.train, "val": self.material.val}
-        losses = estimate_losses(self.model, splits, self.config, self._evaluation_seed)
+        losses = estimate_losses(self.model, splits, self.config, self._evaluation_seed, self.processes)
         for value in losses.values():
             self._require_finite(value)
         self.evaluated_step, self.train_loss, self.val_loss = self.step, losses["train"], losses["val"]
@@ -190,9 +234,11 @@ class Trainer:
         """Write a checkpoint of this moment. Raises DivergedError where the latest loss is not finite."""
         self._report()
         generators = {_BATCHES: self._batches.get_state(), _DROPOUT: _dropout_state(self.config.device)}
-        tensors = optimizer_tensors(self.model, self._optimizer)
+        tensors = {**optimizer_tensors(self.model, self._optimizer), **generators}
+        checkpoint = Checkpoint(self._state(), weights_of(self.model), tensors)
         folder = checkpoint_folder(self.run, which)
-        write_checkpoint(folder, Checkpoint(self._state(), weights_of(self.model), {**tensors, **generators}))
+        if self.processes.is_first:
+            write_checkpoint(folder, checkpoint)
         self.emit(Saved(self.step, folder))
 
     def _report(self) -> None:
@@ -239,6 +285,10 @@ class Trainer:
                 "python": platform.python_version(),
             },
         )
+
+
+def _nobody(_: Event) -> None:
+    """Hears of a process that is not the first."""
 
 
 def _dropout_state(device: str) -> Tensor:

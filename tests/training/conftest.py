@@ -35,5 +35,7 @@ def config(corpus: Path) -> TrainConfig:
         eval_interval=6,
         eval_iters=2,
         device="cpu",
+        dtype="fp32",
+        compile="off",
         threads=1,
     )

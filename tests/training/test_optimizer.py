@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from gptblock.config import TrainConfig
+from gptblock.model.shift import TokenShift
 from gptblock.training.optimizer import (
     make_optimizer,
     optimizer_shapes,
@@ -36,6 +37,15 @@ def test_decay_shrinks_matrices_only() -> None:
     for name, value in model.state_dict().items():
         expected = before[name] * (1 - 0.1 * 0.5) if value.dim() == 2 else before[name]
         assert torch.allclose(value, expected, rtol=1e-6), name
+
+
+def test_the_taps_of_a_token_shift_do_not_decay() -> None:
+    shift = TokenShift(n_embd=4, token_shift=2)
+    before = shift.weight.detach().clone()
+    optimizer = make_optimizer(shift, TrainConfig(learning_rate=0.1, weight_decay=0.5))
+    shift.weight.grad = torch.zeros_like(shift.weight)
+    optimizer.step()
+    assert torch.equal(shift.weight, before)
 
 
 def test_fused_steps_are_those_of_the_plain_formula() -> None:
