@@ -15,7 +15,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from gptblock.cli.console import say, stderr
+from gptblock.cli.console import printable, say, stderr
 
 if TYPE_CHECKING:
     from rich.progress import Task
@@ -50,7 +50,7 @@ class TrainingDisplay:
             self._progress.stop()
 
     def __call__(self, event: Event) -> None:
-        from gptblock.training import Evaluated, Started, Stepped, Stopping
+        from gptblock.training import Evaluated, Sampled, Started, Stepped, Stopping
 
         match event:
             case Started():
@@ -63,6 +63,9 @@ class TrainingDisplay:
                 )
             case Evaluated():
                 self._show(event)
+            case Sampled():
+                text = printable(event.text, keep="\n")
+                say(f"step {event.step} writes:\n{text}\n")
             case Stopping():
                 say(f"stopping at step {event.step}: saving; once more ends it at once")
 

@@ -160,6 +160,7 @@ class TrainConfig(_Config):
     grad_clip: float = 1.0  # largest gradient norm; 0 = off
     eval_interval: int = 500
     eval_iters: int = 40  # batches per split for one estimate
+    sample_interval: int = 0  # steps from one sample of text to the next; 0 = none. Changes nothing learned.
     device: Device = "auto"
     threads: int = 0  # CPU threads of one operator; 0 = torch's choice. Another number rounds differently.
     seed: int = 1337
@@ -185,6 +186,7 @@ class TrainConfig(_Config):
             "min_lr",
             "weight_decay",
             "grad_clip",
+            "sample_interval",
             "threads",
         ):
             _require(name, getattr(self, name), ">= 0", getattr(self, name) >= 0)

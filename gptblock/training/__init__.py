@@ -1,7 +1,7 @@
 """Training: text and a configuration become a run directory."""
 
 from gptblock.training.checkpoint import LoadedRun, State, load_model
-from gptblock.training.events import Evaluated, Event, Saved, Started, Stepped, Stopping
+from gptblock.training.events import Evaluated, Event, Sampled, Saved, Started, Stepped, Stopping
 from gptblock.training.loop import TrainResult, train
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "Started",
     "Stepped",
     "Evaluated",
+    "Sampled",
     "Saved",
     "Stopping",
     "load_model",

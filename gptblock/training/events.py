@@ -44,6 +44,14 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
+class Sampled:
+    """What the model writes by now, of itself; also in samples.jsonl."""
+
+    step: int
+    text: str
+
+
+@dataclass(frozen=True)
 class Saved:
     """A checkpoint is on the disk."""
 
@@ -58,4 +66,4 @@ class Stopping:
     step: int
 
 
-Event = Started | Stepped | Evaluated | Saved | Stopping
+Event = Started | Stepped | Evaluated | Sampled | Saved | Stopping

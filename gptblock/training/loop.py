@@ -24,12 +24,14 @@ from gptblock.training.events import Event, Started, Stopping
 from gptblock.training.folder import (
     METRICS,
     PICTURE,
+    SAMPLES,
     require_free,
     start_run,
     write_config,
 )
 from gptblock.training.interrupt import stop_request
 from gptblock.training.metrics import read_measurements, rewind_measurements
+from gptblock.training.samples import rewind_samples
 from gptblock.training.trainer import Material, Trainer
 
 
@@ -59,7 +61,7 @@ def train(
     call after so many steps, and `resume` goes on from there exactly as if it had never stopped: the same
     weights, metrics and best checkpoint. It may raise `max_iters`, follows a text that moved, and refuses
     any other change by name. `lr_decay_iters = 0`, `threads = 0` and `device = "auto"` then mean the run's
-    own. `overwrite` replaces a run that is there. `on_event` hears what happens.
+    own; `sample_interval` is free. `overwrite` replaces a run that is there. `on_event` hears what happens.
 
     On SIGINT or SIGTERM the step at hand is finished and saved. torch's global generator, its
     threads and the signal handlers are as before afterwards.
@@ -94,7 +96,8 @@ def train(
         stop_at = min(config.max_iters, trainer.step + (stop_after or config.max_iters))
         emit(_started(trainer, stop_at))
         is_interrupted = _run(trainer, stop_at)
-    write_file(out / PICTURE, draw_losses(read_measurements(out / METRICS), f"Training on {config.data}"))
+    title = f"Training on {config.data}"
+    write_file(out / PICTURE, draw_losses(read_measurements(out / METRICS), title, config))
     if is_interrupted:
         raise _interrupted(trainer)
     return TrainResult(trainer.step, trainer.train_loss, trainer.val_loss, trainer.best_val_loss, out)
@@ -119,6 +122,7 @@ def _run(trainer: Trainer, stop_at: int) -> bool:
                 if trainer.is_due:
                     trainer.evaluate()
                 trainer.advance()
+                trainer.sample()
             is_interrupted = trainer.step < stop_at
             if is_interrupted:
                 trainer.emit(Stopping(trainer.step))
@@ -141,7 +145,8 @@ def _continued(config: TrainConfig, state: State) -> TrainConfig:
     if config.threads == 0:
         config = config.replace(threads=before.threads)
     was, now = before.to_dict(), config.to_dict()
-    changed = [name for name in was if was[name] != now[name] and name not in ("data", "max_iters")]
+    free = ("data", "max_iters", "sample_interval")
+    changed = [name for name in was if was[name] != now[name] and name not in free]
     if config.max_iters < before.max_iters:
         changed.append("max_iters")
     if changed == ["max_iters"]:
@@ -212,6 +217,7 @@ def _open_run(trainer: Trainer, saved: Checkpoint | None) -> None:
     if saved:
         trainer.restore(saved)
         rewind_measurements(trainer.run / METRICS, trainer.step)
+        rewind_samples(trainer.run / SAMPLES, trainer.step)
         write_config(trainer.run, trainer.config)
     else:
         start_run(trainer.run, trainer.config, trainer.material.tokenizer)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +48,11 @@ def estimate_losses(
                 total += loss(model(inputs), targets)
             means[name] = total.item() / config.eval_iters
     return means
+
+
+def best_of(measurements: Sequence[Measurement]) -> Measurement:
+    """The measurement of the lowest validation loss, the first of equals; there is one at least."""
+    return min(measurements, key=lambda measurement: measurement.val_loss)
 
 
 def append_measurement(path: Path, measurement: Measurement) -> None:

@@ -1,4 +1,4 @@
-"""What a training run holds while it runs, and the three things it does: advance, evaluate, save."""
+"""What a training run holds while it runs, and what it does: advance, sample, evaluate, save."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import gptblock
 from gptblock.config import TrainConfig
-from gptblock.errors import CorruptError, DivergedError
+from gptblock.errors import CorruptError, DivergedError, GptblockError
 from gptblock.model import GPT, loss
 from gptblock.text.tokenizer import Tokenizer
 from gptblock.training.batches import draw_batch
@@ -32,8 +32,8 @@ from gptblock.training.checkpoint import (
     weights_of,
     write_checkpoint,
 )
-from gptblock.training.events import Evaluated, Event, Saved, Stepped
-from gptblock.training.folder import METRICS, command_of
+from gptblock.training.events import Evaluated, Event, Sampled, Saved, Stepped
+from gptblock.training.folder import METRICS, SAMPLES, command_of
 from gptblock.training.metrics import Measurement, append_measurement, estimate_losses
 from gptblock.training.optimizer import (
     make_optimizer,
@@ -42,6 +42,7 @@ from gptblock.training.optimizer import (
     restore_optimizer,
     set_learning_rate,
 )
+from gptblock.training.samples import append_sample, draw_sample
 from gptblock.training.schedule import learning_rate
 
 _BATCHES = "generator.batches"  # kept among the optimizer's tensors
@@ -129,6 +130,22 @@ class Trainer:
         self._pending = rate, batch_loss.detach()
         self.step += 1
         self._seconds += time.perf_counter() - started
+
+    def sample(self) -> None:
+        """Let the model write, if this step is a `sample_interval`th one. No step changes by it.
+
+        Raises DivergedError where it cannot, for its logits are no numbers.
+        """
+        if not self.config.sample_interval or self.step % self.config.sample_interval:
+            return
+        self._report()
+        try:
+            text = draw_sample(self.model, self.material.tokenizer, self.config.seed)
+        except GptblockError:
+            self._require_finite(math.nan)
+            raise
+        append_sample(self.run / SAMPLES, self.step, text)
+        self.emit(Sampled(self.step, text))
 
     @property
     def is_due(self) -> bool:

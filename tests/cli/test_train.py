@@ -45,7 +45,7 @@ def resolved(run: Path) -> TrainConfig:
 def test_every_field_is_a_flag_that_defaults_to_not_given() -> None:
     fields = {field.name for field in dataclasses.fields(TrainConfig)}
     parameters = inspect.signature(train).parameters
-    others = {"out", "resume", "overwrite", "stop_after", "preset", "config", "quiet"}
+    others = {"out", "resume", "overwrite", "stop_after", "preset", "config", "log", "quiet"}
     assert set(parameters) == fields | others
     assert {name for name in fields if parameters[name].default is not None} == set()
 
@@ -178,6 +178,41 @@ def test_a_terminal_sees_the_losses_move(text: str, tmp_path: Path, monkeypatch:
     shown = terminal.file.getvalue()  # type: ignore[attr-defined]
     for part in ("6/6", r"loss \d\.\d{4}", r"val \d\.\d{4}", r"lr \d\.\d\de-0\d", r"[\d,]+ tokens/s"):
         assert re.search(part, shown), part
+
+
+def test_samples_are_shown_and_steer_no_terminal(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("\x1b\n" * 200)
+    flags = ["--sample-interval", "3", "--max-iters", "6", "--out", tmp_path / "run"]
+    result = gptblock(tmp_path / "text.txt", *TINY, *flags)
+    assert (result.exit_code, result.stdout) == (0, "")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "samples.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [3, 6]
+    for line in lines:
+        shown = line["text"].replace("\x1b", "\\x1b")
+        assert f"step {line['step']} writes:\n{shown}\n\n" in result.stderr
+    assert "\x1b" not in result.stderr
+    assert gptblock(tmp_path / "text.txt", *TINY, *flags, "--quiet", "--overwrite").stderr == ""
+
+
+def test_tensorboard_is_an_extra(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    result = gptblock(text, *TINY, "--log", "tensorboard", "--out", tmp_path / "run")
+    assert (result.exit_code, result.stdout) == (4, "")
+    assert result.stderr == (
+        "error: --log tensorboard needs tensorboard, which is not installed: "
+        "pip install 'gptblock[tensorboard]'\n"
+    )
+    assert not (tmp_path / "run").exists()
+    assert gptblock(text, "--log", "wandb", "--out", tmp_path / "run").exit_code == 2
+
+
+def test_tensorboard_hears_a_quiet_run(text: str, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
+    flags = ["--max-iters", "3", "--out", tmp_path / "run", "--log", "tensorboard", "--quiet"]
+    result = gptblock(text, *TINY, *flags)
+    assert (result.exit_code, result.stderr) == (0, "")
+    (file,) = (tmp_path / "run" / "tensorboard").iterdir()
+    assert b"loss/validation" in file.read_bytes()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are of POSIX")

@@ -31,7 +31,7 @@ BEST = Path("checkpoints", "best")
 @pytest.fixture(autouse=True)
 def _no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes longer than all else of these runs; test_plot.py draws one."""
-    monkeypatch.setattr("gptblock.training.plot.draw_losses", lambda _measurements, title: title)
+    monkeypatch.setattr("gptblock.training.plot.draw_losses", lambda _measurements, title, _config: title)
 
 
 def tensors_of(run: Path, which: Path = LAST) -> dict[str, bytes]:
