@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,12 +12,7 @@ import torch
 
 from gptblock.bundle.store import write_file
 from gptblock.config import TrainConfig
-from gptblock.errors import ConfigError, CorpusError, InterruptedRunError, UnavailableError
-from gptblock.text.char import CharTokenizer
-from gptblock.text.corpus import load_corpus, split
-from gptblock.text.kinds import tokenizer_from_dict, train_tokenizer
-from gptblock.text.tokenizer import Tokenizer
-from gptblock.training.batches import windows_of
+from gptblock.errors import ConfigError, InterruptedRunError, UnavailableError
 from gptblock.training.checkpoint import Checkpoint, State, read_checkpoint
 from gptblock.training.events import Event, Started, Stopping
 from gptblock.training.folder import (
@@ -30,9 +24,10 @@ from gptblock.training.folder import (
     write_config,
 )
 from gptblock.training.interrupt import stop_request
+from gptblock.training.material import prepare
 from gptblock.training.metrics import read_measurements, rewind_measurements
 from gptblock.training.samples import rewind_samples
-from gptblock.training.trainer import Material, Trainer
+from gptblock.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -87,7 +82,7 @@ def train(
     config = config.replace(
         device=_available(config.device), threads=config.threads or torch.get_num_threads()
     ).resolved()
-    material = _material(config, saved.state if saved else None)
+    material = prepare(config, saved.state if saved else None, emit)
 
     devices = [torch.cuda.current_device()] if config.device == "cuda" else []
     with torch.random.fork_rng(devices=devices), _threads(config.threads):
@@ -174,42 +169,6 @@ def _available(device: str) -> str:
             f"use --device cpu, or a torch built for CUDA and its driver"
         )
     return device
-
-
-def _material(config: TrainConfig, state: State | None) -> Material:
-    """The text of the run; `state` is the one of the run that goes on, whose text it must be."""
-    text = load_corpus(config.data).text
-    sha256 = hashlib.sha256(text.encode("utf-8")).hexdigest()
-    if state:
-        # The run's own: another version of a library might learn another from the same text.
-        tokenizer = tokenizer_from_dict(state["tokenizer"])
-        if state["data_sha256"] != sha256:
-            raise _other_corpus(config.data, text, tokenizer, state)
-    else:
-        tokenizer = train_tokenizer(config.tokenizer, text, config.bpe_vocab_size)
-    train_ids, val_ids = split(tokenizer.encode(text), config.block_size)
-    device = torch.device(config.device)
-    return Material(
-        tokenizer,
-        windows_of(train_ids, config.block_size, device),
-        windows_of(val_ids, config.block_size, device),
-        sha256,
-    )
-
-
-def _other_corpus(data: str, text: str, tokenizer: Tokenizer, state: State) -> CorpusError:
-    known = tokenizer.vocab if isinstance(tokenizer, CharTokenizer) else text
-    new = [f"{symbol!a} (U+{ord(symbol):04X})" for symbol in sorted(set(text) - set(known))]
-    if new:
-        more = f" and {len(new) - 5} more" if len(new) > 5 else ""
-        return CorpusError(
-            f"{data} has characters that the run to resume never saw: {', '.join(new[:5])}{more}; "
-            f"it was trained on {state['data']}. Give that text, or train anew with another --out"
-        )
-    return CorpusError(
-        f"{data} is not the text of the run to resume, which was trained on {state['data']} "
-        f"(SHA-256 {state['data_sha256']}). Give that text, or train anew with another --out"
-    )
 
 
 def _open_run(trainer: Trainer, saved: Checkpoint | None) -> None:

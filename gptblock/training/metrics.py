@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from gptblock.bundle.store import write_file
 from gptblock.config import TrainConfig
 from gptblock.errors import CorruptError
 from gptblock.model import GPT, eval_mode, loss
-from gptblock.training.batches import draw_batch
+from gptblock.training.batches import Windows, draw_batch
 
 
 @dataclass(frozen=True)
@@ -31,7 +30,7 @@ class Measurement:
 
 
 def estimate_losses(
-    model: GPT, splits: Mapping[str, Tensor], config: TrainConfig, seed: int
+    model: GPT, splits: Mapping[str, Windows], config: TrainConfig, seed: int
 ) -> dict[str, float]:
     """The mean loss over `eval_iters` random batches of each split, dropout off.
 

@@ -6,7 +6,6 @@ import math
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +16,6 @@ import gptblock
 from gptblock.config import TrainConfig
 from gptblock.errors import CorruptError, DivergedError, GptblockError
 from gptblock.model import GPT, loss
-from gptblock.text.tokenizer import Tokenizer
 from gptblock.training.batches import draw_batch
 from gptblock.training.checkpoint import (
     MODEL,
@@ -34,6 +32,7 @@ from gptblock.training.checkpoint import (
 )
 from gptblock.training.events import Evaluated, Event, Sampled, Saved, Stepped
 from gptblock.training.folder import METRICS, SAMPLES, command_of
+from gptblock.training.material import Material
 from gptblock.training.metrics import Measurement, append_measurement, estimate_losses
 from gptblock.training.optimizer import (
     make_optimizer,
@@ -47,16 +46,6 @@ from gptblock.training.schedule import learning_rate
 
 _BATCHES = "generator.batches"  # kept among the optimizer's tensors
 _DROPOUT = "generator.dropout"
-
-
-@dataclass(frozen=True)
-class Material:
-    """The text of a run, ready to draw from."""
-
-    tokenizer: Tokenizer
-    train: Tensor  # windows (N, block_size + 1), on the run's device
-    val: Tensor
-    sha256: str  # of the text as UTF-8
 
 
 class Trainer:

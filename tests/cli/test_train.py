@@ -180,6 +180,52 @@ def test_a_terminal_sees_the_losses_move(text: str, tmp_path: Path, monkeypatch:
         assert re.search(part, shown), part
 
 
+@pytest.fixture
+def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every text is a large one, read in blocks of 10 bytes."""
+    monkeypatch.setattr("gptblock.text.ids.MAPPED_FROM", 1)
+    monkeypatch.setattr("gptblock.text.corpus.BLOCK", 10)
+    monkeypatch.setenv("GPTBLOCK_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.usefixtures("large")
+def test_reading_a_large_text_is_told_of(text: str, tmp_path: Path) -> None:
+    result = gptblock(text, *TINY, "--max-iters", "1", "--out", tmp_path / "run")
+    assert (result.exit_code, result.stdout) == (0, "")
+    lines = result.stderr.splitlines()
+    assert lines[0] == f"reading {text} (380 bytes)"
+    assert lines[1:4] == [f"reading {text}: {share}%" for share in (26, 50, 76)]
+    assert lines[4] == f"encoding {text} (380 bytes)"
+    again = gptblock(text, *TINY, "--max-iters", "1", "--out", tmp_path / "run", "--overwrite")
+    assert "encoding" not in again.stderr
+    flags = ["--max-iters", "1", "--out", tmp_path / "run", "--overwrite", "--quiet"]
+    assert gptblock(text, *TINY, *flags).stderr == ""
+
+
+@pytest.mark.usefixtures("large")
+def test_a_terminal_sees_a_large_text_read(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Console(force_terminal=True, width=120, file=io.StringIO())
+    monkeypatch.setattr("gptblock.cli.progress.stderr", lambda: terminal)
+    flags = ["--tokenizer", "bpe", "--bpe-vocab-size", "260", "--max-iters", "1", "--out", tmp_path / "run"]
+    result = gptblock(text, *TINY, *flags)
+    assert result.exit_code == 0, result.output
+    shown = terminal.file.getvalue()  # type: ignore[attr-defined]
+    for stage in ("reading", "learning tokens from", "encoding"):
+        assert re.search(rf"{stage}.*100%", shown), stage
+    assert "1/1" in shown
+
+
+@pytest.mark.usefixtures("large")
+def test_a_cache_that_cannot_be_written_ends_in_one_message(text: str, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file in its place")
+    result = gptblock(text, *TINY, "--max-iters", "1", "--out", tmp_path / "run", "--quiet")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "set GPTBLOCK_CACHE to a folder that may be written" in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
 def test_samples_are_shown_and_steer_no_terminal(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("\x1b\n" * 200)
     flags = ["--sample-interval", "3", "--max-iters", "6", "--out", tmp_path / "run"]
