@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _REPLACEMENT = "\ufffd"  # what an id that no token has is shown as
 _PART = 2**20  # characters that the library is given at once: it needs some hundred bytes for each
 _CUT = re.compile(r"\S(?=[ \n])")  # after which byte-level BPE begins a new word
-_TRAINED = 2**16  # characters of a part to learn from, of which the library holds 256
+_PIECE = 2**16  # characters of a part that the library has for one thread; to learn, it holds 256 of them
 
 
 class SubwordTokenizer:
@@ -81,7 +81,7 @@ class SubwordTokenizer:
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
-        library.train_from_iterator(_parts([text] if isinstance(text, str) else text, _TRAINED), trainer)
+        library.train_from_iterator(_parts([text] if isinstance(text, str) else text, _PIECE), trainer)
         return cls(json.loads(library.to_str()))
 
     @classmethod
@@ -126,11 +126,11 @@ class SubwordTokenizer:
         text = without_surrogates(text, unknown)
         parts, start = [], 0
         for part in self.parts([text]):
-            encoding = self._library.encode(part, add_special_tokens=False)
-            ids = np.array(encoding.ids, np.int64)
+            ids = self._ids_of(part)
             outside = ids == self._unknown
             if unknown == "error" and outside.any():
-                at = start + encoding.offsets[int(outside.argmax())][0]
+                offsets = self._library.encode(part, add_special_tokens=False).offsets
+                at = start + offsets[int(outside.argmax())][0]
                 raise UnknownCharacterError(
                     f"the vocabulary has no token for {named(text[at])} at position {at} (the first is 0); "
                     f"--unknown skip leaves it out"
@@ -163,6 +163,14 @@ class SubwordTokenizer:
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON; `gptblock.text.kinds` reads them."""
         return {"type": "subword", "json": self._values}
+
+    def _ids_of(self, part: str) -> NDArray[np.int64]:
+        """The (N,) ids of a part; of a large one pieces are encoded at once, without their places in it."""
+        if len(part) <= _PIECE or not self._is_cuttable():
+            return np.array(self._library.encode(part, add_special_tokens=False).ids, np.int64)
+        pieces = list(_parts([part], _PIECE))
+        encodings = self._library.encode_batch_fast(pieces, add_special_tokens=False)
+        return np.concatenate([np.array(encoding.ids, np.int64) for encoding in encodings])
 
     def _is_byte_level(self) -> bool:
         return [link["type"] for link in self._chain] == ["ByteLevel"]

@@ -19,6 +19,8 @@ from gptblock.training.batches import Windows
 from gptblock.training.checkpoint import State
 from gptblock.training.events import Event, Reading, Stage
 
+LEARNED = 2**25  # characters, from the start, that byte pairs are learned from: half a minute's worth
+
 
 @dataclass(frozen=True)
 class Material:
@@ -33,7 +35,8 @@ class Material:
 def prepare(config: TrainConfig, state: State | None, emit: Callable[[Event], None]) -> Material:
     """The text of the run; `state` is the one of the run that goes on, whose text it must be.
 
-    The text is never held as a whole. Of a large one, `emit` hears how far it is read. Raises CorpusError
+    The text is never held as a whole. Byte pairs are learned from its first LEARNED characters. Of a large
+    one, `emit` hears how far it is read. Raises CorpusError
     where the corpus cannot be used or is another than the run's.
     """
     source = open_corpus(config.data)
@@ -47,7 +50,7 @@ def prepare(config: TrainConfig, state: State | None, emit: Callable[[Event], No
     else:
         # Characters need no second reading, and bytes none at all.
         is_bpe = config.tokenizer == "bpe"
-        text = _told(source, survey.length, tell) if is_bpe else [survey.characters]
+        text = _beginning(source, survey, tell) if is_bpe else [survey.characters]
         tokenizer = train_tokenizer(config.tokenizer, text, config.bpe_vocab_size)
     ids = corpus_ids(source, survey, tokenizer, _share(tell, "encoding", source, survey.length))
     train_ids, val_ids = split(ids, config.block_size)
@@ -67,13 +70,15 @@ def _share(
     return lambda done: emit(Reading(stage, source.data, source.size, min(done / max(total, 1), 1.0)))
 
 
-def _told(source: TextSource, length: int, emit: Callable[[Event], None]) -> Iterator[str]:
-    """The blocks of a text that a tokenizer learns from, each told of when it is through."""
-    told, done = _share(emit, "learning", source, length), 0
+def _beginning(source: TextSource, survey: Survey, emit: Callable[[Event], None]) -> Iterator[str]:
+    """The blocks that a tokenizer learns from, each told of when it is through."""
+    told, done = _share(emit, "learning", source, min(survey.length, LEARNED)), 0
     for block in source.blocks():
-        yield block
+        yield block[: LEARNED - done]
         done += len(block)
         told(done)
+        if done >= LEARNED:
+            return
 
 
 def _other_corpus(data: str, survey: Survey, tokenizer: Tokenizer, state: State) -> CorpusError:

@@ -78,7 +78,7 @@ def test_parts_are_encoded_as_the_whole(trained: SubwordTokenizer, monkeypatch: 
     whole = trained.encode(text)
     again = SubwordTokenizer.train(TEXT, 300).to_dict()
     monkeypatch.setattr(subword, "_PART", 7)
-    monkeypatch.setattr(subword, "_TRAINED", 5)
+    monkeypatch.setattr(subword, "_PIECE", 5)
     parts = list(trained.parts([text]))
     assert len(parts) > 50
     assert "".join(parts) == text

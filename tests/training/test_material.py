@@ -14,6 +14,7 @@ from gptblock.config import TokenizerKind, TrainConfig
 from gptblock.errors import CorpusError
 from gptblock.text import corpus as corpora
 from gptblock.text import ids, subword
+from gptblock.text.kinds import train_tokenizer
 from gptblock.training import Event, Reading, train
 from gptblock.training.material import Material, prepare
 
@@ -59,8 +60,6 @@ class Reference:
 
 def reference(config: TrainConfig, *_: object) -> Material:
     """The text read, encoded and cut at once."""
-    from gptblock.text.kinds import train_tokenizer
-
     text = Path(config.data).read_text(encoding="utf-8")
     tokenizer = train_tokenizer(config.tokenizer, text, config.bpe_vocab_size)
     encoded = tokenizer.encode(text)
@@ -126,9 +125,19 @@ def test_of_a_small_text_nothing_is_told_and_nothing_kept(
     assert not (tmp_path / "cache").exists()
 
 
-def test_learning_tokens_is_told_of(config: TrainConfig, large: Path) -> None:
+@pytest.mark.parametrize("learned", [10**6, 550])
+def test_byte_pairs_are_learned_from_the_beginning_and_told_of(
+    config: TrainConfig, large: Path, monkeypatch: pytest.MonkeyPatch, learned: int
+) -> None:
+    monkeypatch.setattr("gptblock.training.material.LEARNED", learned)
     told: list[Event] = []
-    prepare(config.replace(tokenizer="bpe", bpe_vocab_size=260), None, told.append)
+    prepared = prepare(config.replace(tokenizer="bpe", bpe_vocab_size=260), None, told.append)
+    text = Path(config.data).read_text()
+    assert prepared.tokenizer.to_dict() == train_tokenizer("bpe", text[:learned], 260).to_dict()
+    assert prepared.tokenizer.to_dict() != train_tokenizer("bpe", text[:300], 260).to_dict()
+    shares = [event.share for event in told if isinstance(event, Reading) and event.stage == "learning"]
+    assert len(shares) == min(len(text), 600 if learned == 550 else 2000) // 100
+    assert shares[-1] == 1.0
     stages = [event.stage for event in told if isinstance(event, Reading)]
     assert sorted(set(stages), key=stages.index) == ["reading", "learning", "encoding"]
     assert list(large.rglob("*.ids"))
