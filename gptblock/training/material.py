@@ -36,8 +36,8 @@ def prepare(config: TrainConfig, state: State | None, emit: Callable[[Event], No
     """The text of the run; `state` is the one of the run that goes on, whose text it must be.
 
     The text is never held as a whole. Byte pairs are learned from its first LEARNED characters. Of a large
-    one, `emit` hears how far it is read. Raises CorpusError
-    where the corpus cannot be used or is another than the run's.
+    one, `emit` hears how far it is read. Raises CorpusError where the corpus cannot be used, or is another
+    than the run's.
     """
     source = open_corpus(config.data)
     tell = emit if is_large(source) else lambda _: None

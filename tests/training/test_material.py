@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -141,6 +142,27 @@ def test_byte_pairs_are_learned_from_the_beginning_and_told_of(
     stages = [event.stage for event in told if isinstance(event, Reading)]
     assert sorted(set(stages), key=stages.index) == ["reading", "learning", "encoding"]
     assert list(large.rglob("*.ids"))
+
+
+@pytest.mark.parametrize("kind", ["char", "byte"])
+def test_a_large_text_is_never_held(
+    config: TrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: TokenizerKind
+) -> None:
+    """Neither as text nor as ids: what Python and numpy allocate stays far below its 8 MB."""
+    monkeypatch.setattr(ids, "MAPPED_FROM", 1)
+    monkeypatch.setattr(corpora, "BLOCK", 2**16)
+    monkeypatch.setenv("GPTBLOCK_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "text.txt").write_text("to be or not to be\r\n" * 400_000)
+    config = config.replace(data=str(tmp_path / "text.txt"), tokenizer=kind)
+    prepare(config.replace(data="pydoc"), None, lambda _: None)  # what is imported on the way
+    tracemalloc.start()
+    try:
+        prepared = prepare(config, None, lambda _: None)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(prepared.train) > 6_000_000
+    assert peak < 4_000_000
 
 
 @pytest.mark.usefixtures("large")
