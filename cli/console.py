@@ -45,6 +45,13 @@ def write(text: str) -> None:
     sys.stdout.flush()
 
 
+def printable(text: str, keep: str = "") -> str:
+    """`text` with escapes for what would steer a terminal, and for what stdout's encoding lacks."""
+    shown = "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
+    encoding = sys.stdout.encoding or "utf-8"
+    return shown.encode(encoding, "backslashreplace").decode(encoding)
+
+
 def tell_provider(tell: Callable[[str], None], provider: Provider, tf32: bool) -> None:
     """What a command runs on, and why; and that `tf32`, where it was asked for, needs CUDA."""
     tell(f"provider: {provider}")

@@ -169,7 +169,7 @@ def generate(
 
 def _read(prompt_file: str) -> str:
     """The prompt in a file, or on stdin, by the corpora's rule for text."""
-    from gptblock.text.corpus import decode_text
+    from gptblock.text.decode import decode_text
 
     if prompt_file == "-" and sys.stdin is None:
         raise InputError("the prompt was to come from stdin, which is closed")

@@ -1,19 +1,19 @@
-"""`gptblock inspect`: what a bundle is, without running it."""
+"""`gptblock inspect`: what a bundle is, without running it; or how two runs differ."""
 
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gptblock.cli.console import say, show, write, write_json
+from gptblock.cli.compare import compare
+from gptblock.cli.console import printable, say, show, write, write_json
 from gptblock.cli.options import BundleArgument, Json
 from gptblock.cli.table import print_proof
-from gptblock.errors import CorruptError, NotFoundError
+from gptblock.errors import CorruptError, InputError, NotFoundError
 
 if TYPE_CHECKING:
     from gptblock.bundle.manifest import Manifest, ModelMetadata
@@ -23,14 +23,30 @@ CARD_NAME = "README.md"
 
 def inspect(
     bundle: BundleArgument = None,
+    other: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="run", help="A second run's folder, to compare with the first's.", show_default=False
+        ),
+    ] = None,
     card: Annotated[bool, typer.Option("--card", help="Show the model card too.")] = False,
+    svg: Annotated[
+        Path | None, typer.Option(help="Draw two runs' losses into this file.", show_default=False)
+    ] = None,
     json: Json = False,
 ) -> None:
     """Show what a bundle is: configuration, files and their hashes, parity record, model card.
 
     Nothing is run. Exit 3, after showing it, where the files are not as they were written. Of a lone
-    .onnx: what it says about itself.
+    .onnx: what it says about itself. Of two runs: how their configurations differ, and their losses.
     """
+    if bundle and other:
+        if card:
+            raise InputError("--card shows the card of one bundle, and two runs were given: leave one out")
+        compare(bundle, other, svg, json)
+        return
+    if svg:
+        raise InputError("--svg draws the losses of two runs: give both, gptblock inspect RUN_A RUN_B")
     from gptblock.bundle.store import find_bundle
 
     location = find_bundle(bundle)
@@ -55,7 +71,7 @@ def _inspect_folder(folder: Path, *, card: bool, json: bool) -> None:
         _print_files(manifest, problems)
         _print_parity_record(manifest)
         if text is not None:
-            write(_printable(text, keep="\n"))
+            write(printable(text, keep="\n"))
     if problems:
         listed = "; ".join(f"{name}: {problem}" for name, problem in problems.items())
         raise CorruptError(
@@ -129,7 +145,7 @@ def _tokenizer(values: Mapping[str, object], vocab_size: int) -> str:
 def _print_facts(facts: Mapping[str, str]) -> None:
     width = max(map(len, facts))
     for name, value in facts.items():
-        write(f"{name:{width}}  {_printable(value)}\n")
+        write(f"{name:{width}}  {printable(value)}\n")
 
 
 def _print_files(manifest: Manifest, problems: Mapping[str, str]) -> None:
@@ -145,20 +161,20 @@ def _print_files(manifest: Manifest, problems: Mapping[str, str]) -> None:
         verdict = Text("BROKEN", "bold red") if name in problems else Text("holds", "green")
         checks = f"{sum(check.ok for check in entry.checks)} of {len(entry.checks)}" if entry.checks else ""
         cells = (_bytes(entry.size), entry.sha256[:8], verdict, entry.precision or "", checks)
-        table.add_row(Text(_printable(name)), *cells)
+        table.add_row(Text(printable(name)), *cells)
     for name in problems:
         if name not in manifest.files:
-            table.add_row(Text(_printable(name)), "", "", Text("not listed", "bold red"))
+            table.add_row(Text(printable(name)), "", "", Text("not listed", "bold red"))
     show(table)
 
 
 def _print_parity_record(manifest: Manifest) -> None:
     for name, entry in manifest.files.items():
         if entry.checks:
-            print_proof(_printable(name), entry.checks)
+            print_proof(printable(name), entry.checks)
     for name, entry in manifest.files.items():
         if entry.cost:
-            write(f"{_printable(name)}: {_printable(str(entry.cost))}\n")
+            write(f"{printable(name)}: {printable(str(entry.cost))}\n")
 
 
 def _read_card(folder: Path) -> str:
@@ -172,10 +188,3 @@ def _bytes(size: int) -> str:
     from rich.filesize import decimal
 
     return decimal(size)
-
-
-def _printable(text: str, keep: str = "") -> str:
-    """`text` with escapes for what would steer a terminal, and for what stdout's encoding lacks."""
-    shown = "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text)
-    encoding = sys.stdout.encoding or "utf-8"
-    return shown.encode(encoding, "backslashreplace").decode(encoding)

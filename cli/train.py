@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import importlib.util
 import shlex
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -32,6 +33,11 @@ from gptblock.config import (
     train_config,
 )
 from gptblock.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from gptblock.cli.progress import TrainingDisplay
+    from gptblock.training import Event
+    from gptblock.training.tensorboard import TensorBoardLog
 
 FIELDS = [field.name for field in dataclasses.fields(TrainConfig)]
 
@@ -133,6 +139,9 @@ def train(
     grad_clip: Annotated[float | None, _field("Largest norm of the gradient; 0: any.", _STEPS)] = None,
     eval_interval: Annotated[int | None, _field("Steps from one evaluation to the next.", _STEPS)] = None,
     eval_iters: Annotated[int | None, _field("Batches of each split in an evaluation.", _STEPS)] = None,
+    sample_interval: Annotated[
+        int | None, _field("Steps from one sample of its text to the next; 0: none.", _STEPS)
+    ] = None,
     device: Annotated[Device | None, _field("auto takes a GPU where there is one.", _STEPS)] = None,
     dtype: Annotated[
         Dtype | None, _field("Of the products; auto: bf16 on a GPU that has it, else fp32.", _STEPS)
@@ -142,6 +151,10 @@ def train(
     ] = None,
     threads: Annotated[int | None, _field("CPU threads of one operator; 0: torch's choice.", _STEPS)] = None,
     seed: Annotated[int | None, _field("Of every random draw.", _STEPS)] = None,
+    log: Annotated[
+        Literal["tensorboard"] | None,
+        typer.Option(help="Also write TensorBoard's event files, to RUN/tensorboard.", show_default=False),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Train a model on a text.
@@ -153,7 +166,6 @@ def train(
     for package in ("torch", "matplotlib", "tomli_w"):
         if importlib.util.find_spec(package) is None:
             raise MissingExtraError("gptblock train", package, "train")
-    from gptblock.cli.progress import TrainingDisplay
     from gptblock.training import train as train_run
     from gptblock.training.folder import read_config
 
@@ -164,7 +176,15 @@ def train(
     else:
         preset = preset or _default_preset({**file, **given}.get("device", "auto"))
         fields = train_config(preset, config, given)
-    with nullcontext() if quiet else TrainingDisplay() as display:
+    with ExitStack() as listening:
+        listeners = list(_listeners(quiet, log))
+        for listener in listeners:
+            listening.enter_context(listener)
+
+        def tell(event: Event) -> None:
+            for listener in listeners:
+                listener(event)
+
         result = train_run(
             fields,
             out,
@@ -172,13 +192,25 @@ def train(
             overwrite=overwrite,
             stop_after=stop_after,
             shard=shard,
-            on_event=display,
+            on_event=tell,
         )
     if not quiet:
         say(f"{out}: step {result.step}, best validation loss {result.best_val_loss:.4f}")
         place = shlex.quote(str(out))
         go_on = f"gptblock train --resume --out {place}, or " if result.step < fields.max_iters else ""
         say(f"next: {go_on}gptblock export {place}")
+
+
+def _listeners(quiet: bool, log: str | None) -> Iterator[TrainingDisplay | TensorBoardLog]:
+    """Who hears of the training's events; each is a context."""
+    if not quiet:
+        from gptblock.cli.progress import TrainingDisplay
+
+        yield TrainingDisplay()
+    if log:
+        from gptblock.training.tensorboard import TensorBoardLog
+
+        yield TensorBoardLog()
 
 
 def _default_preset(device: str) -> str:

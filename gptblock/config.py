@@ -170,6 +170,7 @@ class TrainConfig(_Config):
     grad_clip: float = 1.0  # largest gradient norm; 0 = off
     eval_interval: int = 500
     eval_iters: int = 40  # batches per split for one estimate
+    sample_interval: int = 0  # steps from one sample of text to the next; 0 = none. Changes nothing learned.
     device: Device = "auto"
     dtype: Dtype = "auto"  # of the products in training; weights, moments and files are fp32 always
     compile: Compile = "auto"
@@ -197,6 +198,7 @@ class TrainConfig(_Config):
             "min_lr",
             "weight_decay",
             "grad_clip",
+            "sample_interval",
             "threads",
             "micro_batch_size",
         ):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,9 @@ from numpy.typing import NDArray
 from gptblock.bundle.manifest import Cost, TrainingRecord
 from gptblock.errors import CorpusError
 from gptblock.runtime.decoder import Decoder, Ids
-from gptblock.text.corpus import load_corpus, split, spread_windows
+from gptblock.text.corpus import open_corpus, split, spread_windows
+from gptblock.text.ids import corpus_ids
+from gptblock.text.survey import survey_text
 from gptblock.text.tokenizer import Tokenizer
 
 _TOKENS = 16_384  # that are predicted, about, evenly spread over the text
@@ -45,13 +47,16 @@ def draw_excerpt(
     source = data or (str(training.config["data"]) if training else None)
     if source is None:
         raise CorpusError("the model's record names no text; --data names one")
-    corpus = load_corpus(source)
-    is_own = training and hashlib.sha256(corpus.text.encode()).hexdigest() == training.data_sha256
+    corpus = open_corpus(source)
+    survey = survey_text(corpus.blocks())
+    is_own = training and survey.sha256 == training.data_sha256
     if not is_own and data is None:
         raise CorpusError(f"{source} is not the text of the training any more; --data names another")
-    ids = tokenizer.encode(corpus.text)  # (L,)
+    ids: NDArray[np.integer[Any]]  # (L,)
     if is_own:
-        ids = split(ids, block_size)[1]
+        ids = split(corpus_ids(corpus, survey, tokenizer), block_size)[1]
+    else:  # at once, so that a character outside the vocabulary is told by its place in the whole
+        ids = tokenizer.encode("".join(corpus.blocks()))
     name = f"{corpus.name}, validation part" if is_own else corpus.name
     return Excerpt(name, spread_windows(source, ids, block_size, _TOKENS))
 

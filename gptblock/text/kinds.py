@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from gptblock.config import TokenizerKind
 from gptblock.errors import ConfigError, CorruptError
@@ -12,14 +12,19 @@ from gptblock.text.subword import SubwordTokenizer
 from gptblock.text.tokenizer import SHOWN, Tokenizer
 
 
-def train_tokenizer(kind: TokenizerKind, text: str, bpe_vocab_size: int) -> Tokenizer:
-    """The tokenizer of that kind for a corpus; `bpe_vocab_size` is for "bpe" alone.
+def train_tokenizer(kind: TokenizerKind, text: str | Iterable[str], bpe_vocab_size: int) -> Tokenizer:
+    """The tokenizer of that kind for a text, or for its blocks; `bpe_vocab_size` is for "bpe" alone.
 
     Raises MissingExtraError where "bpe" lacks its library.
     """
     if kind == "bpe":
         return SubwordTokenizer.train(text, bpe_vocab_size)
-    return ByteTokenizer() if kind == "byte" else CharTokenizer.train(text)
+    if kind == "byte":
+        return ByteTokenizer()
+    characters: set[str] = set()
+    for block in [text] if isinstance(text, str) else text:
+        characters.update(block)
+    return CharTokenizer.train("".join(characters))
 
 
 def tokenizer_from_dict(values: Mapping[str, object]) -> Tokenizer:
@@ -41,3 +46,8 @@ def tokenizer_from_dict(values: Mapping[str, object]) -> Tokenizer:
         f'this is no tokenizer that this version knows: expected {{"type": "char", "vocab": "..."}}, '
         f'{{"type": "byte"}} or {{"type": "subword", "json": {{...}}}} and got {ascii(dict(values))[:SHOWN]}'
     )
+
+
+def parts_for(tokenizer: Tokenizer, blocks: Iterable[str]) -> Iterator[str]:
+    """The text of the blocks in parts that `tokenizer` encodes one by one as it would the whole."""
+    return tokenizer.parts(blocks) if isinstance(tokenizer, SubwordTokenizer) else iter(blocks)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 _REPLACEMENT = "\ufffd"  # what an id that no token has is shown as
 _PART = 2**20  # characters that the library is given at once: it needs some hundred bytes for each
-_CUT = re.compile(r"\w(?=[ \n])")  # after which byte-level BPE begins a new word
+_CUT = re.compile(r"\S(?=[ \n])")  # after which byte-level BPE begins a new word
+_PIECE = 2**16  # characters of a part that the library has for one thread; to learn, it holds 256 of them
 
 
 class SubwordTokenizer:
@@ -64,8 +65,8 @@ class SubwordTokenizer:
         self._bytes: dict[int, bytes] = {}
 
     @classmethod
-    def train(cls, text: str, vocab_size: int) -> SubwordTokenizer:
-        """Byte-level BPE learned from `text`: the 256 bytes, then the pairs most often met.
+    def train(cls, text: str | Iterable[str], vocab_size: int) -> SubwordTokenizer:
+        """Byte-level BPE learned from a text, or its blocks: the 256 bytes, then the pairs most often met.
 
         There are fewer than `vocab_size` tokens where the text has no more pairs that occur twice. The
         same text gives the same tokenizer (Sennrich et al. 2016, 3.2; Radford et al. 2019, 2.2).
@@ -80,7 +81,7 @@ class SubwordTokenizer:
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
-        library.train_from_iterator(_parts(text), trainer)
+        library.train_from_iterator(_parts([text] if isinstance(text, str) else text, _PIECE), trainer)
         return cls(json.loads(library.to_str()))
 
     @classmethod
@@ -124,12 +125,12 @@ class SubwordTokenizer:
         """
         text = without_surrogates(text, unknown)
         parts, start = [], 0
-        for part in _parts(text) if self._is_cuttable() else [text]:
-            encoding = self._library.encode(part, add_special_tokens=False)
-            ids = np.array(encoding.ids, np.int64)
+        for part in self.parts([text]):
+            ids = self._ids_of(part)
             outside = ids == self._unknown
             if unknown == "error" and outside.any():
-                at = start + encoding.offsets[int(outside.argmax())][0]
+                offsets = self._library.encode(part, add_special_tokens=False).offsets
+                at = start + offsets[int(outside.argmax())][0]
                 raise UnknownCharacterError(
                     f"the vocabulary has no token for {named(text[at])} at position {at} (the first is 0); "
                     f"--unknown skip leaves it out"
@@ -137,6 +138,14 @@ class SubwordTokenizer:
             parts.append(ids[~outside])
             start += len(part)
         return np.concatenate(parts)
+
+    def parts(self, blocks: Iterable[str]) -> Iterator[str]:
+        """The text of the blocks, cut where each part may be encoded by itself.
+
+        A text without a space or a newline, and any text for a tokenizer that learned elsewhere to cut
+        words in another way, is one part.
+        """
+        return _parts(blocks, _PART) if self._is_cuttable() else iter(["".join(blocks)])
 
     def decode(self, ids: Ids) -> str:
         """The text of (N,) ids, special tokens as they are written. Raises InputError for what is no id."""
@@ -154,6 +163,14 @@ class SubwordTokenizer:
     def to_dict(self) -> dict[str, object]:
         """Plain values for JSON; `gptblock.text.kinds` reads them."""
         return {"type": "subword", "json": self._values}
+
+    def _ids_of(self, part: str) -> NDArray[np.int64]:
+        """The (N,) ids of a part; of a large one pieces are encoded at once, without their places in it."""
+        if len(part) <= _PIECE or not self._is_cuttable():
+            return np.array(self._library.encode(part, add_special_tokens=False).ids, np.int64)
+        pieces = list(_parts([part], _PIECE))
+        encodings = self._library.encode_batch_fast(pieces, add_special_tokens=False)
+        return np.concatenate([np.array(encoding.ids, np.int64) for encoding in encodings])
 
     def _is_byte_level(self) -> bool:
         return [link["type"] for link in self._chain] == ["ByteLevel"]
@@ -244,13 +261,17 @@ def _unknown_id(library: Library, model: Mapping[str, Any], hidden: Mapping[str,
     return -1 if found is None else found
 
 
-def _parts(text: str) -> Iterator[str]:
-    """The text, cut where byte-level BPE ends a word anyway."""
-    start = 0
-    while len(text) - start > _PART and (cut := _CUT.search(text, start + _PART)):
-        yield text[start : cut.end()]
-        start = cut.end()
-    yield text[start:]
+def _parts(blocks: Iterable[str], size: int) -> Iterator[str]:
+    """The blocks' text in parts of about `size` characters, cut where byte-level BPE ends a word anyway."""
+    rest = ""
+    for block in blocks:
+        searched, rest = len(rest), rest + block
+        start = 0
+        while len(rest) - start > size and (cut := _CUT.search(rest, max(start + size, searched - 1))):
+            yield rest[start : cut.end()]
+            start = cut.end()
+        rest = rest[start:]
+    yield rest
 
 
 def _bytes_of_characters() -> dict[str, int]:

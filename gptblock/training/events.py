@@ -7,8 +7,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from gptblock.training.metrics import Measurement
+
+Stage = Literal["reading", "learning", "encoding"]  # a text, a tokenizer from it, the text with that
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A large text is on its way to ids, before anything else; of a small one nothing is told."""
+
+    stage: Stage
+    data: str
+    size: int  # of the text, in bytes
+    share: float  # of the stage that is done, 0 to 1
 
 
 @dataclass(frozen=True)
@@ -44,6 +57,14 @@ class Evaluated:
 
 
 @dataclass(frozen=True)
+class Sampled:
+    """What the model writes by now, of itself; also in samples.jsonl."""
+
+    step: int
+    text: str
+
+
+@dataclass(frozen=True)
 class Saved:
     """A checkpoint is on the disk."""
 
@@ -65,4 +86,4 @@ class Stopping:
     step: int
 
 
-Event = Started | Stepped | Evaluated | Saved | Noted | Stopping
+Event = Reading | Started | Stepped | Evaluated | Sampled | Saved | Noted | Stopping

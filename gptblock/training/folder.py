@@ -20,8 +20,10 @@ TOKENIZER = "tokenizer.json"
 CHECKPOINTS = "checkpoints"
 METRICS = "metrics.jsonl"
 PICTURE = "loss.svg"
+SAMPLES = "samples.jsonl"
+TENSORBOARD = "tensorboard"
 # In the order of their removal: what is left half way is still a run.
-CONTENTS = ("bundle", PICTURE, METRICS, TOKENIZER, CONFIG, CHECKPOINTS)
+CONTENTS = ("bundle", PICTURE, SAMPLES, TENSORBOARD, METRICS, TOKENIZER, CONFIG, CHECKPOINTS)
 
 
 def is_run(folder: Path) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,26 +12,24 @@ import torch
 
 from gptblock.bundle.store import write_file
 from gptblock.config import TrainConfig
-from gptblock.errors import ConfigError, CorpusError, InterruptedRunError
-from gptblock.text.char import CharTokenizer
-from gptblock.text.corpus import load_corpus, split
-from gptblock.text.kinds import tokenizer_from_dict, train_tokenizer
-from gptblock.text.tokenizer import Tokenizer
-from gptblock.training.batches import windows_of
+from gptblock.errors import ConfigError, InterruptedRunError
 from gptblock.training.checkpoint import State, read_checkpoint
 from gptblock.training.compute import resolve_compute
 from gptblock.training.events import Event, Started, Stopping
 from gptblock.training.folder import (
     METRICS,
     PICTURE,
+    SAMPLES,
     require_free,
     start_run,
     write_config,
 )
 from gptblock.training.interrupt import stop_request
+from gptblock.training.material import prepare
 from gptblock.training.metrics import read_measurements, rewind_measurements
 from gptblock.training.processes import Processes, joined
-from gptblock.training.trainer import Material, Trainer
+from gptblock.training.samples import rewind_samples
+from gptblock.training.trainer import Trainer
 
 
 @dataclass(frozen=True)
@@ -61,8 +58,8 @@ def train(
     Evaluates and saves every `eval_interval` steps from step 0 on, and at the end. `stop_after` ends this
     call after so many steps, and `resume` goes on from there exactly as if it had never stopped: the same
     weights, metrics and best checkpoint. It may raise `max_iters`, follows a text that moved, and refuses
-    any other change by name. `lr_decay_iters = 0`, `threads = 0` and "auto" then mean the run's own.
-    `overwrite` replaces a run that is there. `on_event` hears what happens.
+    any other change by name. `lr_decay_iters = 0`, `threads = 0` and "auto" then mean the run's own;
+    `sample_interval` is free. `overwrite` replaces a run that is there. `on_event` hears what happens.
 
     In several processes, which torchrun starts, each computes its share of every batch, and the first alone
     writes and is heard of; a run may go on with another number of them. `shard` spreads weights and moments
@@ -92,7 +89,7 @@ def train(
         _require_processes(config, processes, is_sharded=shard)
         if not saved:
             processes.by_first(lambda: require_free(out, overwrite))
-        material = _material(config, saved.state if saved else None)
+        material = processes.in_turn(lambda: prepare(config, saved.state if saved else None, emit))
         devices = [torch.cuda.current_device()] if config.device == "cuda" else []
         with torch.random.fork_rng(devices=devices), _threads(config.threads):
             trainer = Trainer(
@@ -104,7 +101,7 @@ def train(
             is_interrupted = _run(trainer, stop_at)
     if processes.is_first:
         title = f"Training on {config.data}"
-        write_file(out / PICTURE, draw_losses(read_measurements(out / METRICS), title))
+        write_file(out / PICTURE, draw_losses(read_measurements(out / METRICS), title, config))
     if is_interrupted:
         raise _interrupted(trainer)
     return TrainResult(trainer.step, trainer.train_loss, trainer.val_loss, trainer.best_val_loss, out)
@@ -129,6 +126,7 @@ def _run(trainer: Trainer, stop_at: int) -> bool:
                 if trainer.is_due:
                     trainer.evaluate()
                 trainer.advance()
+                trainer.sample()
             is_interrupted = trainer.step < stop_at
             if is_interrupted:
                 trainer.emit(Stopping(trainer.step))
@@ -148,7 +146,8 @@ def _continued(config: TrainConfig, state: State) -> TrainConfig:
     own = {name: getattr(before, name) for name, value in unsaid.items() if getattr(config, name) == value}
     config = config.replace(**own)
     was, now = before.to_dict(), config.to_dict()
-    changed = [name for name in was if was[name] != now[name] and name not in ("data", "max_iters")]
+    free = ("data", "max_iters", "sample_interval")
+    changed = [name for name in was if was[name] != now[name] and name not in free]
     if config.max_iters < before.max_iters:
         changed.append("max_iters")
     if changed == ["max_iters"]:
@@ -165,47 +164,16 @@ def _continued(config: TrainConfig, state: State) -> TrainConfig:
     return config
 
 
-def _material(config: TrainConfig, state: State | None) -> Material:
-    """The text of the run; `state` is the one of the run that goes on, whose text it must be."""
-    text = load_corpus(config.data).text
-    sha256 = hashlib.sha256(text.encode("utf-8")).hexdigest()
-    if state:
-        # The run's own: another version of a library might learn another from the same text.
-        tokenizer = tokenizer_from_dict(state["tokenizer"])
-        if state["data_sha256"] != sha256:
-            raise _other_corpus(config.data, text, tokenizer, state)
-    else:
-        tokenizer = train_tokenizer(config.tokenizer, text, config.bpe_vocab_size)
-    train_ids, val_ids = split(tokenizer.encode(text), config.block_size)
-    device = torch.device(config.device)
-    return Material(
-        tokenizer,
-        windows_of(train_ids, config.block_size, device),
-        windows_of(val_ids, config.block_size, device),
-        sha256,
-    )
-
-
-def _other_corpus(data: str, text: str, tokenizer: Tokenizer, state: State) -> CorpusError:
-    known = tokenizer.vocab if isinstance(tokenizer, CharTokenizer) else text
-    new = [f"{symbol!a} (U+{ord(symbol):04X})" for symbol in sorted(set(text) - set(known))]
-    if new:
-        more = f" and {len(new) - 5} more" if len(new) > 5 else ""
-        return CorpusError(
-            f"{data} has characters that the run to resume never saw: {', '.join(new[:5])}{more}; "
-            f"it was trained on {state['data']}. Give that text, or train anew with another --out"
-        )
-    return CorpusError(
-        f"{data} is not the text of the run to resume, which was trained on {state['data']} "
-        f"(SHA-256 {state['data_sha256']}). Give that text, or train anew with another --out"
-    )
-
-
 def _require_processes(config: TrainConfig, processes: Processes, is_sharded: bool) -> None:
     if is_sharded and processes.size == 1:
         raise ConfigError(
             "--shard spreads a model over several processes, and this is one: start it with "
             "torchrun --nproc-per-node 2 -m gptblock train --shard ..."
+        )
+    if is_sharded and config.sample_interval:
+        raise ConfigError(
+            f"a model spread over processes writes no samples: got --shard and "
+            f"sample_interval = {config.sample_interval}; leave one of them out"
         )
     if config.batch_size < processes.size:
         raise ConfigError(
@@ -218,6 +186,7 @@ def _open_folder(trainer: Trainer) -> None:
     """Bring the run's folder to the step that the trainer starts from."""
     if trainer.is_resumed:
         rewind_measurements(trainer.run / METRICS, trainer.step)
+        rewind_samples(trainer.run / SAMPLES, trainer.step)
         write_config(trainer.run, trainer.config)
     else:
         start_run(trainer.run, trainer.config, trainer.material.tokenizer)

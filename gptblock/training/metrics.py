@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from gptblock.bundle.store import write_file
 from gptblock.config import TrainConfig
 from gptblock.errors import CorruptError
 from gptblock.model import GPT, eval_mode, loss
-from gptblock.training.batches import draw_batch
+from gptblock.training.batches import Windows, draw_batch
 from gptblock.training.compute import autocast
 from gptblock.training.processes import Processes
 
@@ -36,7 +35,7 @@ class Measurement:
 
 
 def estimate_losses(
-    model: GPT, splits: Mapping[str, Tensor], config: TrainConfig, seed: int, processes: Processes
+    model: GPT, splits: Mapping[str, Windows], config: TrainConfig, seed: int, processes: Processes
 ) -> dict[str, float]:
     """The mean loss over `eval_iters` random batches of each split, dropout off.
 
@@ -58,6 +57,11 @@ def estimate_losses(
                 total += loss(logits.float(), y) * len(x)
             means[name] = processes.sum(total).item() / count
     return means
+
+
+def best_of(measurements: Sequence[Measurement]) -> Measurement:
+    """The measurement of the lowest validation loss, the first of equals; there is one at least."""
+    return min(measurements, key=lambda measurement: measurement.val_loss)
 
 
 def append_measurement(path: Path, measurement: Measurement) -> None:

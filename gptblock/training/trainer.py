@@ -1,4 +1,4 @@
-"""What a training run holds while it runs, and the three things it does: advance, evaluate, save."""
+"""What a training run holds while it runs, and what it does: advance, sample, evaluate, save."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 import platform
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +15,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 import gptblock
 from gptblock.config import TrainConfig
-from gptblock.errors import CorruptError, DivergedError
+from gptblock.errors import CorruptError, DivergedError, GptblockError
 from gptblock.model import GPT, loss
-from gptblock.text.tokenizer import Tokenizer
 from gptblock.training.batches import draw_batch
 from gptblock.training.checkpoint import (
     MODEL,
@@ -34,8 +32,9 @@ from gptblock.training.checkpoint import (
     write_checkpoint,
 )
 from gptblock.training.compute import autocast, forward_of
-from gptblock.training.events import Evaluated, Event, Noted, Saved, Stepped
-from gptblock.training.folder import METRICS, command_of
+from gptblock.training.events import Evaluated, Event, Noted, Sampled, Saved, Stepped
+from gptblock.training.folder import METRICS, SAMPLES, command_of
+from gptblock.training.material import Material
 from gptblock.training.metrics import Measurement, append_measurement, estimate_losses
 from gptblock.training.optimizer import (
     make_optimizer,
@@ -45,21 +44,12 @@ from gptblock.training.optimizer import (
     set_learning_rate,
 )
 from gptblock.training.processes import Processes
+from gptblock.training.samples import append_sample, draw_sample
 from gptblock.training.schedule import learning_rate
 from gptblock.training.sharding import shard
 
 _BATCHES = "generator.batches"  # kept among the optimizer's tensors
 _DROPOUT = "generator.dropout"
-
-
-@dataclass(frozen=True)
-class Material:
-    """The text of a run, ready to draw from."""
-
-    tokenizer: Tokenizer
-    train: Tensor  # windows (N, block_size + 1), on the run's device
-    val: Tensor
-    sha256: str  # of the text as UTF-8
 
 
 class Trainer:
@@ -172,6 +162,24 @@ class Trainer:
             (part * self.processes.size).backward()  # type: ignore[no-untyped-call]
             total += part.detach()
         return total
+
+    def sample(self) -> None:
+        """Let the model write, if this step is a `sample_interval`th one. No step changes by it.
+
+        Raises DivergedError where it cannot, for its logits are no numbers.
+        """
+        if not self.config.sample_interval or self.step % self.config.sample_interval:
+            return
+        if not self.processes.is_first:
+            return
+        self._report()
+        try:
+            text = draw_sample(self.model, self.material.tokenizer, self.config.seed)
+        except GptblockError:
+            self._require_finite(math.nan)
+            raise
+        append_sample(self.run / SAMPLES, self.step, text)
+        self.emit(Sampled(self.step, text))
 
     @property
     def is_due(self) -> bool:

@@ -45,7 +45,7 @@ def resolved(run: Path) -> TrainConfig:
 def test_every_field_is_a_flag_that_defaults_to_not_given() -> None:
     fields = {field.name for field in dataclasses.fields(TrainConfig)}
     parameters = inspect.signature(train).parameters
-    others = {"out", "resume", "overwrite", "stop_after", "preset", "config", "quiet"}
+    others = {"out", "resume", "overwrite", "stop_after", "preset", "config", "log", "quiet"}
     assert set(parameters) == fields | others
     assert {name for name in fields if parameters[name].default is not None} == set()
 
@@ -178,6 +178,87 @@ def test_a_terminal_sees_the_losses_move(text: str, tmp_path: Path, monkeypatch:
     shown = terminal.file.getvalue()  # type: ignore[attr-defined]
     for part in ("6/6", r"loss \d\.\d{4}", r"val \d\.\d{4}", r"lr \d\.\d\de-0\d", r"[\d,]+ tokens/s"):
         assert re.search(part, shown), part
+
+
+@pytest.fixture
+def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every text is a large one, read in blocks of 10 bytes."""
+    monkeypatch.setattr("gptblock.text.ids.MAPPED_FROM", 1)
+    monkeypatch.setattr("gptblock.text.corpus.BLOCK", 10)
+    monkeypatch.setenv("GPTBLOCK_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.usefixtures("large")
+def test_reading_a_large_text_is_told_of(text: str, tmp_path: Path) -> None:
+    result = gptblock(text, *TINY, "--max-iters", "1", "--out", tmp_path / "run")
+    assert (result.exit_code, result.stdout) == (0, "")
+    lines = result.stderr.splitlines()
+    assert lines[0] == f"reading {text} (380 bytes)"
+    assert lines[1:4] == [f"reading {text}: {share}%" for share in (26, 50, 76)]
+    assert lines[4] == f"encoding {text} (380 bytes)"
+    again = gptblock(text, *TINY, "--max-iters", "1", "--out", tmp_path / "run", "--overwrite")
+    assert "encoding" not in again.stderr
+    flags = ["--max-iters", "1", "--out", tmp_path / "run", "--overwrite", "--quiet"]
+    assert gptblock(text, *TINY, *flags).stderr == ""
+
+
+@pytest.mark.usefixtures("large")
+def test_a_terminal_sees_a_large_text_read(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = Console(force_terminal=True, width=120, file=io.StringIO())
+    monkeypatch.setattr("gptblock.cli.progress.stderr", lambda: terminal)
+    flags = ["--tokenizer", "bpe", "--bpe-vocab-size", "260", "--max-iters", "1", "--out", tmp_path / "run"]
+    result = gptblock(text, *TINY, *flags)
+    assert result.exit_code == 0, result.output
+    shown = terminal.file.getvalue()  # type: ignore[attr-defined]
+    for stage in ("reading", "learning tokens from", "encoding"):
+        assert re.search(rf"{stage}.*100%", shown), stage
+    assert "1/1" in shown
+
+
+@pytest.mark.usefixtures("large")
+def test_a_cache_that_cannot_be_written_ends_in_one_message(text: str, tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file in its place")
+    result = gptblock(text, *TINY, "--max-iters", "1", "--out", tmp_path / "run", "--quiet")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "set GPTBLOCK_CACHE to a folder that may be written" in result.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_samples_are_shown_and_steer_no_terminal(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("\x1b\n" * 200)
+    flags = ["--sample-interval", "3", "--max-iters", "6", "--out", tmp_path / "run"]
+    result = gptblock(tmp_path / "text.txt", *TINY, *flags)
+    assert (result.exit_code, result.stdout) == (0, "")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "samples.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [3, 6]
+    for line in lines:
+        shown = line["text"].replace("\x1b", "\\x1b")
+        assert f"step {line['step']} writes:\n{shown}\n\n" in result.stderr
+    assert "\x1b" not in result.stderr
+    assert gptblock(tmp_path / "text.txt", *TINY, *flags, "--quiet", "--overwrite").stderr == ""
+
+
+def test_tensorboard_is_an_extra(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    result = gptblock(text, *TINY, "--log", "tensorboard", "--out", tmp_path / "run")
+    assert (result.exit_code, result.stdout) == (4, "")
+    assert result.stderr == (
+        "error: --log tensorboard needs tensorboard, which is not installed: "
+        "pip install 'gptblock[tensorboard]'\n"
+    )
+    assert not (tmp_path / "run").exists()
+    assert gptblock(text, "--log", "wandb", "--out", tmp_path / "run").exit_code == 2
+
+
+def test_tensorboard_hears_a_quiet_run(text: str, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="the extra tensorboard is not installed")
+    flags = ["--max-iters", "3", "--out", tmp_path / "run", "--log", "tensorboard", "--quiet"]
+    result = gptblock(text, *TINY, *flags)
+    assert (result.exit_code, result.stderr) == (0, "")
+    (file,) = (tmp_path / "run" / "tensorboard").iterdir()
+    assert b"loss/validation" in file.read_bytes()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are of POSIX")

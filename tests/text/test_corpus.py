@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -15,7 +16,7 @@ import pytest
 from gptblock.errors import CorpusError
 from gptblock.text import corpus
 from gptblock.text.char import CharTokenizer
-from gptblock.text.corpus import NAMED_CORPORA, Corpus, load_corpus, split
+from gptblock.text.corpus import NAMED_CORPORA, Corpus, load_corpus, open_corpus, split
 from gptblock.text.download import Download
 
 
@@ -132,6 +133,30 @@ def test_what_is_nothing_is_refused_naming_the_corpora(
     if len(data) < 5000:  # which is an error of the system's own
         assert f"{data!r} is neither a file, nor a folder, nor a named corpus" in str(caught.value)
         assert all(name in str(caught.value) for name in NAMED_CORPORA)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="pipes with names are of POSIX")
+def test_a_pipe_is_read_once(tmp_path: Path) -> None:
+    """As a shell's <(command): what is read in two goes from a file comes but once from here."""
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(b"one\r\ntwo",))
+    writer.start()
+    source = open_corpus(str(tmp_path / "pipe"))
+    writer.join()
+    assert ["".join(source.blocks()) for _ in range(2)] == ["one\ntwo", "one\ntwo"]
+    assert source.size == 7
+
+
+def test_a_text_comes_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small files together make one, and a large one several."""
+    monkeypatch.setattr(corpus, "BLOCK", 10)
+    for name, text in (("a", "12345678" * 4), ("b", ""), ("c", "abc"), ("d", "de")):
+        (tmp_path / f"{name}.txt").write_text(text)
+    source = open_corpus(str(tmp_path))
+    blocks = list(source.blocks())
+    assert "".join(blocks) == load_corpus(str(tmp_path)).text == "12345678" * 4 + "\n\nabc\nde"
+    assert [len(block) for block in blocks] == [10, 10, 10, 10]
+    assert source.size == 37
 
 
 def test_pydoc_is_the_language_reference_in_the_library() -> None:

@@ -78,11 +78,32 @@ def test_parts_are_encoded_as_the_whole(trained: SubwordTokenizer, monkeypatch: 
     whole = trained.encode(text)
     again = SubwordTokenizer.train(TEXT, 300).to_dict()
     monkeypatch.setattr(subword, "_PART", 7)
-    parts = list(subword._parts(text))
+    monkeypatch.setattr(subword, "_PIECE", 5)
+    parts = list(trained.parts([text]))
     assert len(parts) > 50
     assert "".join(parts) == text
     assert trained.encode(text).tolist() == whole.tolist()
     assert SubwordTokenizer.train(TEXT, 300).to_dict() == again
+    assert SubwordTokenizer.train(iter([TEXT[:100], TEXT[100:101], TEXT[101:]]), 300).to_dict() == again
+
+
+@given(
+    text=st.text(
+        st.sampled_from("the 1.'s\n\t\r\u00e9\u3002\u2003\u0085\x1c\u3000")
+        | st.characters(exclude_categories=["Cs"])
+    ),
+    size=st.integers(1, 9),
+    block=st.integers(1, 20),
+)
+def test_cuts_are_where_a_word_ends_whatever_the_blocks(
+    trained: SubwordTokenizer, text: str, size: int, block: int
+) -> None:
+    blocks = [text[start : start + block] for start in range(0, len(text), block)]
+    parts = list(subword._parts(blocks, size))
+    assert parts == list(subword._parts([text], size))
+    assert "".join(parts) == text
+    apart = [token for part in parts for token in trained.encode(part).tolist()]
+    assert apart == trained.encode(text).tolist()
 
 
 def test_gpt2s_files_mean_what_transformers_says(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ BEST = Path("checkpoints", "best")
 @pytest.fixture(autouse=True)
 def _no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes longer than all else of these runs; test_plot.py draws one."""
-    monkeypatch.setattr("gptblock.training.plot.draw_losses", lambda _measurements, title: title)
+    monkeypatch.setattr("gptblock.training.plot.draw_losses", lambda _measurements, title, _config: title)
 
 
 def tensors_of(run: Path, which: Path = LAST) -> dict[str, bytes]:
@@ -219,7 +219,7 @@ def test_other_tokens_than_characters(
     assert loaded.model.config.vocab_size == loaded.tokenizer.vocab_size == vocab_size
     assert loaded.tokenizer.decode(loaded.tokenizer.encode("bad \u2603")) == "bad \u2603"
     with monkeypatch.context() as blocked:
-        blocked.setattr("gptblock.training.loop.train_tokenizer", None)
+        blocked.setattr("gptblock.training.material.train_tokenizer", None)
         assert train(config, tmp_path / "run", resume=True).step == 4
     assert tensors_of(tmp_path / "run") == tensors_of(tmp_path / "straight")
     assert state_of(tmp_path / "run") == state_of(tmp_path / "straight")

@@ -9,7 +9,7 @@ import torch
 from gptblock.config import ModelConfig, TrainConfig
 from gptblock.errors import CorruptError
 from gptblock.model import GPT, loss
-from gptblock.training.batches import draw_batch, windows_of
+from gptblock.training.batches import Windows, draw_batch
 from gptblock.training.metrics import (
     Measurement,
     append_measurement,
@@ -35,8 +35,8 @@ def tiny_gpt() -> GPT:
 def splits() -> dict[str, torch.Tensor]:
     ids = np.random.default_rng(0).integers(0, 7, 200)
     return {
-        "train": windows_of(ids[:150], 8, torch.device("cpu")),
-        "val": windows_of(ids[150:], 8, torch.device("cpu")),
+        "train": Windows(ids[:150], 8, torch.device("cpu")),
+        "val": Windows(ids[150:], 8, torch.device("cpu")),
     }
 
 
