@@ -91,8 +91,15 @@ def test_the_schedule_is_as_long_as_the_run_unless_said() -> None:
 
 
 def test_every_preset_is_a_configuration() -> None:
-    assert {name: train_config(name).n_layer for name in PRESETS} == {"quick": 3, "lecture": 6, "part6": 3}
-    with pytest.raises(ConfigError, match="there is no preset 'huge'; the presets are quick, lecture, part6"):
+    assert {name: train_config(name).n_layer for name in PRESETS} == {
+        "quick": 3,
+        "fast": 1,
+        "lecture": 6,
+        "part6": 3,
+    }
+    with pytest.raises(
+        ConfigError, match="there is no preset 'huge'; the presets are quick, fast, lecture, part6"
+    ):
         train_config("huge")
 
 

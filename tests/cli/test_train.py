@@ -45,7 +45,7 @@ def resolved(run: Path) -> TrainConfig:
 def test_every_field_is_a_flag_that_defaults_to_not_given() -> None:
     fields = {field.name for field in dataclasses.fields(TrainConfig)}
     parameters = inspect.signature(train).parameters
-    others = {"out", "resume", "overwrite", "stop_after", "preset", "config", "log", "quiet"}
+    others = {"out", "resume", "overwrite", "stop_after", "shard", "preset", "config", "log", "quiet"}
     assert set(parameters) == fields | others
     assert {name for name in fields if parameters[name].default is not None} == set()
 
@@ -57,7 +57,7 @@ def test_preset_then_file_then_flags(text: str, tmp_path: Path) -> None:
     flags = ["--preset", "part6", "--config", file, "--max-iters", "1", "--eval-iters", "1"]
     assert gptblock(text, *flags, "--out", run, "--device", "cpu").exit_code == 0
     given = {"data": text, "n_head": 2, "batch_size": 3, "max_iters": 1, "eval_iters": 1, "device": "cpu"}
-    given["threads"] = torch.get_num_threads()
+    given |= {"threads": torch.get_num_threads(), "dtype": "fp32", "compile": "off"}
     assert resolved(run) == train_config("part6", overrides=given).resolved()
 
 
