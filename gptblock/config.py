@@ -234,7 +234,7 @@ class SamplingConfig(_Config):
 
 PRESETS: dict[str, dict[str, Any]] = {
     # The lecture's architecture, in about a minute on two cores. In so few steps torch's own, wider weights
-    # learn much faster than GPT-2's, and a rate that stays high and then falls in a line faster than a cosine.
+    # learn much faster than GPT-2's, and a rate that stays high and then falls in a line than a cosine does.
     # Two threads would gain half again where nothing else runs, and wait for each other where something does.
     "quick": {
         "init": "torch",
@@ -245,7 +245,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "eval_interval": 600,
         "threads": 1,
     },
-    # The same loss several times sooner, by parts that the lecture does not have: docs/training.md measures each.
+    # The same loss several times sooner, by parts that the lecture lacks: docs/training.md measures each.
     # With --n-layer 4 --max-iters 1600, a far lower one.
     "fast": {
         "n_layer": 1,
