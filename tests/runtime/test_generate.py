@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from gptblock.config import Overflow, SamplingConfig
+from gptblock.export.build import export_model
 from gptblock.model.gpt import GPT
 from gptblock.runtime.decoder import Decoder
 from gptblock.runtime.generate import Drafting, Row, decode
@@ -107,6 +108,28 @@ def test_reproduces_torch_with_all_settings(settings, overflow, tiny_model, deco
 def test_reproduces_torch_from_prompts_of_any_length(length, overflow, tiny_model, decoder):
     expected = by_torch(tiny_model, length, 36, EVERYTHING, overflow)
     assert by_runtime(decoder, length, 36, EVERYTHING, overflow) == expected
+
+
+@pytest.fixture(scope="module")
+def shifted(make_model, tiny_tokenizer, tmp_path_factory) -> tuple[GPT, Decoder]:
+    """A model whose feed-forward reads the three tokens before, too, and its graph."""
+    model = make_model(token_shift=3, positions="rope")
+    folder = tmp_path_factory.mktemp("shifted") / "bundle"
+    export_model(model, tiny_tokenizer, folder, ["onnx"])
+    return model, load(folder, provider="cpu", threads=1).decoder
+
+
+@pytest.mark.parametrize("overflow", POLICIES)
+@pytest.mark.parametrize("drafting", get_args(Drafting))
+def test_a_token_shift_is_cached_as_torch_computes_it(drafting, overflow, shifted):
+    """Rows of unlike lengths, drafts that are taken back, and windows that begin anew."""
+    model, decoder = shifted
+    greedy = SamplingConfig(temperature=0.0)
+    rows = [row_of(length, 36) for length in LENGTHS]
+    finish(decoder, rows, greedy, overflow, drafting)
+    for length, row in zip(LENGTHS, rows, strict=True):
+        assert row.new_ids.tolist() == by_torch(model, length, 36, greedy, overflow)[0], length
+    assert (sum(row.drafted_tokens for row in rows) > 0) is (drafting == "on")
 
 
 def test_the_policies_agree_within_block_size_and_differ_beyond(decoder):
