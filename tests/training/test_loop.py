@@ -89,6 +89,26 @@ def test_the_threads_are_those_of_the_configuration_and_the_callers_again(
     assert load_model(run, "last").record.config["threads"] == 3
 
 
+@pytest.mark.parametrize("at_once", [1, 3, 8, 32])  # 3: parts of unlike sizes
+def test_a_batch_in_parts_has_the_gradients_of_the_whole(
+    config: TrainConfig, tmp_path: Path, at_once: int
+) -> None:
+    """AdamW's first moment after one step is (1 - beta1) times the gradient, which is not clipped here."""
+    config = config.replace(dropout=0.0, batch_size=32, grad_clip=0.0, max_iters=1, beta1=0.9)
+    moments = []
+    for name, micro_batch_size in (("whole", 0), ("parts", at_once)):
+        result = train(config.replace(micro_batch_size=micro_batch_size), tmp_path / name)
+        moments.append(
+            (result.train_loss, read_tensors(tmp_path / name / LAST / "optimizer.safetensors", "pt"))
+        )
+    (loss_whole, whole), (loss_parts, parts) = moments
+    assert loss_parts == pytest.approx(loss_whole, abs=1e-6)
+    names = [name for name in whole if name.endswith(".exp_avg")]
+    assert max(whole[name].abs().max() for name in names) > 1e-3
+    for name in names:
+        torch.testing.assert_close(parts[name], whole[name], atol=1e-6, rtol=0, msg=name)
+
+
 def test_the_same_seed_gives_the_same_run_and_another_another(config: TrainConfig, tmp_path: Path) -> None:
     for name, seed in (("one", 1), ("two", 1), ("three", 2)):
         train(config.replace(seed=seed), tmp_path / name)
