@@ -85,10 +85,10 @@ def train(
     config = config.replace(
         device=_available(config.device), threads=config.threads or torch.get_num_threads()
     ).resolved()
-    material = _material(config, saved.state if saved else None)
+    material = load_material(config, saved.state if saved else None)
 
     devices = [torch.cuda.current_device()] if config.device == "cuda" else []
-    with torch.random.fork_rng(devices=devices), _threads(config.threads):
+    with torch.random.fork_rng(devices=devices), torch_threads(config.threads):
         trainer = Trainer(config, material, out, emit)
         _open_run(trainer, saved)
         stop_at = min(config.max_iters, trainer.step + (stop_after or config.max_iters))
@@ -101,7 +101,7 @@ def train(
 
 
 @contextmanager
-def _threads(count: int) -> Iterator[None]:
+def torch_threads(count: int) -> Iterator[None]:
     """torch with `count` threads an operator, and as it was afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
@@ -171,7 +171,7 @@ def _available(device: str) -> str:
     return device
 
 
-def _material(config: TrainConfig, state: State | None) -> Material:
+def load_material(config: TrainConfig, state: State | None = None) -> Material:
     """The text of the run; `state` is the one of the run that goes on, whose text it must be."""
     text = load_corpus(config.data).text
     sha256 = hashlib.sha256(text.encode("utf-8")).hexdigest()

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gptblock.bundle.store import write_file
 from gptblock.config import TrainConfig
 from gptblock.errors import CorruptError
-from gptblock.model import GPT, eval_mode, loss
+from gptblock.model import eval_mode, loss
 from gptblock.training.batches import draw_batch
 
 
@@ -31,7 +31,7 @@ class Measurement:
 
 
 def estimate_losses(
-    model: GPT, splits: Mapping[str, Tensor], config: TrainConfig, seed: int
+    model: nn.Module, splits: Mapping[str, Tensor], config: TrainConfig, seed: int
 ) -> dict[str, float]:
     """The mean loss over `eval_iters` random batches of each split, dropout off.
 

@@ -1,22 +1,36 @@
-"""loss.svg: the losses of a run as a picture."""
+"""loss.svg: the losses of a run as a picture; and what every picture here is drawn with."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import matplotlib
 from matplotlib.figure import Figure
 
 from gptblock.training.metrics import Measurement
 
+LOSS = "loss (nats per token)"
+
+
+@contextmanager
+def plain_style() -> Iterator[None]:
+    """matplotlib's own defaults, whatever the user's are: the same numbers give the same bytes."""
+    with matplotlib.rc_context({**matplotlib.rcParamsDefault, "svg.hashsalt": "gptblock"}):
+        yield
+
+
+def svg_of(figure: Figure) -> str:
+    """The figure as the text of an SVG. No window system and no pyplot is involved."""
+    svg = io.StringIO()
+    figure.savefig(svg, format="svg", metadata={"Date": None})
+    return svg.getvalue()
+
 
 def draw_losses(measurements: Sequence[Measurement], title: str) -> str:
-    """Both losses over the steps, the best point marked, as the text of an SVG.
-
-    The same measurements give the same bytes. No window system and no pyplot is involved.
-    """
-    with matplotlib.rc_context({**matplotlib.rcParamsDefault, "svg.hashsalt": "gptblock"}):
+    """Both losses over the steps, the best point marked, as the text of an SVG."""
+    with plain_style():
         figure = Figure(figsize=(7, 4))
         axes = figure.add_axes((0.09, 0.13, 0.88, 0.78))
         steps = [measurement.step for measurement in measurements]
@@ -33,9 +47,7 @@ def draw_losses(measurements: Sequence[Measurement], title: str) -> str:
             linestyle="none",
             label=f"best: {best.val_loss:.4f} at step {best.step}",
         )
-        axes.set(title=title, xlabel="step", ylabel="loss (nats per token)")
+        axes.set(title=title, xlabel="step", ylabel=LOSS)
         axes.grid(alpha=0.3)
         axes.legend()
-        svg = io.StringIO()
-        figure.savefig(svg, format="svg", metadata={"Date": None})
-    return svg.getvalue()
+        return svg_of(figure)
