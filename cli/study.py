@@ -71,11 +71,13 @@ def _study(name: str, help_text: str) -> Callable[..., None]:
         folder = out or Path("artifacts", "study", name)
         require_free(folder, overwrite)
         count = seeds or (_QUICK_RUNS if quick else _RUNS)
+        corpus, jobs = choose_corpus(data, tell), jobs or allowed_cpus()
+        tell(f"study {name} on {corpus}, runs at a time: {jobs}; each is told of when it is done")
         report = conduct(
             name,
-            choose_corpus(data, tell),
+            corpus,
             range(seed, seed + count),
-            jobs=jobs or allowed_cpus(),
+            jobs=jobs,
             quick=quick,
             on_done=lambda run, done, total: tell(_news(run, done, total)),
         )

@@ -5,17 +5,17 @@ from __future__ import annotations
 from gptblock.config import ModelConfig, TrainConfig
 from gptblock.study.design import Study, Table, Verdict, one_seed
 from gptblock.study.results import Results
-from gptblock.study.run import LECTURE, Arm
+from gptblock.study.run import Arm, exercise
 
 RATIOS = (1, 2, 4, 8)
 USUAL = 4
-STEPS = 2000
+STEPS = 1500
 EQUAL_WIDTH, EQUAL_PARAMETERS = "equal width", "equal parameters"
 
 
 def feedforward(vocab_size: int) -> Study:
     """Each ratio at the lecture's width, and at the width that gives as many parameters as a ratio of 4."""
-    config = LECTURE.replace(max_iters=STEPS, eval_interval=STEPS // 10)
+    config = exercise(STEPS)
     wanted = size(config.replace(ff_ratio=USUAL).model(vocab_size))[0]
     arms = []
     for ratio in RATIOS:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from gptblock.study.design import Study, Table, Verdict, one_seed
 from gptblock.study.results import Results
-from gptblock.study.run import LECTURE, Arm
+from gptblock.study.run import LECTURE, Arm, exercise
 
 DEPTH = 6
-STEPS = 1500
+STEPS = 1000
 WARMUP = 200
 RATES = (LECTURE.learning_rate, 1e-2)
 POST, WARMED, PRE = KINDS = ("post-norm", f"post-norm, {WARMUP} steps of warm-up", "pre-norm")
@@ -19,7 +19,7 @@ POST, WARMED, PRE = KINDS = ("post-norm", f"post-norm, {WARMUP} steps of warm-up
 
 def norm(_vocab_size: int) -> Study:
     """Three kinds at the lecture's learning rate, and at ten times that."""
-    config = LECTURE.replace(n_layer=DEPTH, max_iters=STEPS, eval_interval=STEPS // 15)
+    config = exercise(STEPS).replace(n_layer=DEPTH)
     arms = []
     for rate in RATES:
         at_rate = config.replace(learning_rate=rate, min_lr=rate)

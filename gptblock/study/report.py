@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,7 +43,10 @@ class Report:
 
 
 def require_free(folder: Path, overwrite: bool) -> None:
-    """Raise RunExistsError where results must not go: over others unasked, among other files ever."""
+    """Raise RunExistsError where results must not go: over others unasked, among other files ever.
+
+    Raises InputError where they cannot go.
+    """
     if folder.exists() and not folder.is_dir():
         raise RunExistsError(f"{folder} is a file, and results are a folder: give another --out")
     if (folder / RESULTS).exists():
@@ -55,15 +59,14 @@ def require_free(folder: Path, overwrite: bool) -> None:
         raise RunExistsError(
             f"{folder} holds other files and no study's results: give --out a new or an empty folder"
         )
+    # Better known now than when everything has run.
+    existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise InputError(f"nothing can be written into {folder}, for {existing} does not allow it")
 
 
 def write_report(report: Report, folder: Path) -> None:
     """Write both files; results.json, by which a folder is known to hold results, first."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"the folder {folder} cannot be made: {error.strerror}; give another --out"
-        ) from None
+    folder.mkdir(parents=True, exist_ok=True)
     write_file(folder / RESULTS, json.dumps(report.to_dict(), indent=1, allow_nan=False) + "\n")
     write_file(folder / PICTURE, report.svg)

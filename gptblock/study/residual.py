@@ -8,10 +8,10 @@ from gptblock.config import ModelConfig
 from gptblock.model import GPT, Block
 from gptblock.study.design import Study, Table, Verdict, one_seed
 from gptblock.study.results import Results, Spread
-from gptblock.study.run import LECTURE, Arm, Run
+from gptblock.study.run import Arm, Run, exercise
 
 SHALLOW, DEEP = DEPTHS = (1, 4)
-STEPS = 2000
+STEPS = 1000
 
 
 class UnaddedBlock(Block):
@@ -35,7 +35,7 @@ def unadded(config: ModelConfig) -> GPT:
 
 def residual(_vocab_size: int) -> Study:
     """Two depths, with and without the additions."""
-    config = LECTURE.replace(max_iters=STEPS, eval_interval=STEPS // 10)
+    config = exercise(STEPS)
     arms = [
         Arm(name(depth, added), config.replace(n_layer=depth), build, (f"{depth} block{'s' * (depth > 1)}",))
         for depth in DEPTHS

@@ -31,6 +31,11 @@ LECTURE = train_config("part6").replace(
 _LARGER = 8  # an evaluation takes so many batches at once, which is faster
 
 
+def exercise(steps: int) -> TrainConfig:
+    """The same for an exercise, which needs fewer steps and compares arms on the same windows."""
+    return LECTURE.replace(max_iters=steps, eval_interval=steps // 10, eval_iters=80)
+
+
 @dataclass(frozen=True)
 class Arm:
     """One of the things that a study compares: a model, and how it is trained.

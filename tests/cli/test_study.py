@@ -74,7 +74,8 @@ def test_a_study_ends_in_a_table_a_sentence_a_picture_and_json(name: str, text: 
     assert ElementTree.fromstring(picture).tag == "{http://www.w3.org/2000/svg}svg"
     assert [arm for arm in ARMS[name] if f"<!-- {arm} -->" not in picture] == []
     news = result.stderr.splitlines()
-    assert [line.split(", seed")[0] for line in news[:-1]] == [
+    assert news[0].startswith(f"study {name} on {text}, runs at a time: 1;")
+    assert [line.split(", seed")[0] for line in news[1:-1]] == [
         f"{number} of {len(ARMS[name])}: {arm}" for number, arm in enumerate(ARMS[name], start=1)
     ]
     assert news[-1] == f"picture: {out / 'curves.svg'}"
@@ -109,6 +110,7 @@ def test_json_is_the_file_and_quiet_is_quiet(text: str, tmp_path: Path) -> None:
         (["--data", "nowhere.txt"], "'nowhere.txt' is neither a file, nor a folder, nor a named corpus"),
         (["--data", "short.txt"], "the corpus is too short for block_size = 8"),
         (["--out", "short.txt"], "short.txt is a file, and results are a folder"),
+        (["--out", "short.txt/out"], "nothing can be written into short.txt/out"),
         (["--out", "full"], "full holds other files and no study's results"),
     ],
 )
@@ -168,4 +170,4 @@ def test_the_lectures_text_or_pydoc_and_why(monkeypatch: pytest.MonkeyPatch) -> 
 def test_quick_is_a_tenth_of_everything() -> None:
     arms = {arm.name: design.shortened(arm.config) for arm in conduct.STUDIES["norm"](65).arms}
     warmed = arms[norm_name(KINDS[1], RATES[0])]
-    assert (warmed.max_iters, warmed.warmup_iters, warmed.eval_interval) == (150, 20, 30)
+    assert (warmed.max_iters, warmed.warmup_iters, warmed.eval_interval) == (100, 20, 20)
