@@ -72,13 +72,13 @@ def _study(name: str, help_text: str) -> Callable[..., None]:
         require_free(folder, overwrite)
         count = seeds or (_QUICK_RUNS if quick else _RUNS)
         corpus, jobs = choose_corpus(data, tell), jobs or allowed_cpus()
-        tell(f"study {name} on {corpus}, runs at a time: {jobs}; each is told of when it is done")
         report = conduct(
             name,
             corpus,
             range(seed, seed + count),
             jobs=jobs,
             quick=quick,
+            on_start=lambda runs: tell(f"study {name} on {corpus}: {runs} runs, {min(jobs, runs)} at a time"),
             on_done=lambda run, done, total: tell(_news(run, done, total)),
         )
         write_report(report, folder)

@@ -46,10 +46,20 @@ def choose_corpus(data: str | None, tell: Callable[[str], None]) -> str:
     return LECTURES_CORPUS
 
 
-def conduct(name: str, data: str, seeds: Sequence[int], *, jobs: int, quick: bool, on_done: OnDone) -> Report:
+def conduct(
+    name: str,
+    data: str,
+    seeds: Sequence[int],
+    *,
+    jobs: int,
+    quick: bool,
+    on_start: Callable[[int], None],
+    on_done: OnDone,
+) -> Report:
     """Make the study called `name` on the text `data`, with each of `seeds`, `jobs` runs at a time.
 
-    `quick`: a tenth of the steps. Raises ConfigError and CorpusError before anything runs.
+    `quick`: a tenth of the steps. `on_start` hears how many runs there are, `on_done` of each. Raises
+    ConfigError and CorpusError before anything runs.
     """
     for what, value, least in (
         ("seeds", len(seeds), 1),
@@ -63,6 +73,7 @@ def conduct(name: str, data: str, seeds: Sequence[int], *, jobs: int, quick: boo
     arms = [dataclasses.replace(arm, config=arm.config.replace(data=data)) for arm in study.arms]
     if quick:
         arms = [dataclasses.replace(arm, config=shortened(arm.config)) for arm in arms]
+    on_start(len(arms) * len(seeds))
     runs = run_all(arms, seeds, jobs, on_done)
     results = Results(runs)
     is_lectures = data == LECTURES_CORPUS and not quick

@@ -74,7 +74,7 @@ def test_a_study_ends_in_a_table_a_sentence_a_picture_and_json(name: str, text: 
     assert ElementTree.fromstring(picture).tag == "{http://www.w3.org/2000/svg}svg"
     assert [arm for arm in ARMS[name] if f"<!-- {arm} -->" not in picture] == []
     news = result.stderr.splitlines()
-    assert news[0].startswith(f"study {name} on {text}, runs at a time: 1;")
+    assert news[0] == f"study {name} on {text}: {len(ARMS[name])} runs, 1 at a time"
     assert [line.split(", seed")[0] for line in news[1:-1]] == [
         f"{number} of {len(ARMS[name])}: {arm}" for number, arm in enumerate(ARMS[name], start=1)
     ]
