@@ -39,10 +39,11 @@ FAST = {rung.name: f"{rung.name}, at {BIGRAM_RATE:g}" for rung in (ONE_HEAD, NOR
 def ladder(_vocab_size: int) -> Study:
     """The rungs, and two of them at the bigram's learning rate."""
     fast = LECTURE.replace(learning_rate=BIGRAM_RATE, min_lr=BIGRAM_RATE)
-    arms = [Arm(BIGRAM.name, fast.replace(max_iters=3000), BIGRAM.build, ("the ladder",))]
-    arms += [Arm(rung.name, LECTURE, rung.build, ("the ladder",)) for rung in RUNGS[1:]]
-    panel = f"at the bigram's rate, {BIGRAM_RATE:g}"
-    arms += [Arm(FAST[rung.name], fast, rung.build, (panel,)) for rung in (ONE_HEAD, NORMED)]
+    steps, rates = "the ladder", f"learning rates {LECTURE.learning_rate:g} and {BIGRAM_RATE:g}"
+    arms = [Arm(BIGRAM.name, fast.replace(max_iters=3000), BIGRAM.build, (steps,))]
+    for rung in RUNGS[1:]:
+        arms.append(Arm(rung.name, LECTURE, rung.build, (steps, rates) if rung.name in FAST else (steps,)))
+    arms += [Arm(FAST[rung.name], fast, rung.build, (rates,)) for rung in (ONE_HEAD, NORMED)]
     return Study(
         name="ladder",
         title="The ladder of losses",
@@ -134,7 +135,7 @@ def _fast(results: Results, name: str) -> str:
     if not results.above(BIGRAM.name, FAST[name]).is_clearly_positive:
         what = f"does not train: it ends no lower than the bigram ({fast:.3f} against {bigram:.3f})"
     else:
-        how = "still trains, but worse" if above.is_clearly_positive else "trains no worse"
+        how = "still trains, but worse" if above.is_clearly_positive else "trains, not clearly worse"
         what = (
             f"{how}: it ends {abs(above.mean):.3f} {'higher' if above.mean > 0 else 'lower'} than at "
             f"{LECTURE.learning_rate:g} ({fast:.3f} against {usual:.3f})"

@@ -19,7 +19,7 @@ def draw_curves(title: str, arms: Sequence[Arm], results: Results) -> str:
     A curve is the mean over the seeds. The untrained loss is left out, for it would hide the rest.
     """
     panels = list(dict.fromkeys(panel for arm in arms for panel in arm.panels))
-    with plain_style():
+    with plain_style(fonttype="none"):
         figure = Figure(figsize=(1.5 + 5.2 * len(panels), 4.4), layout="constrained")
         figure.suptitle(title)
         for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Literal
 
 import matplotlib
 from matplotlib.figure import Figure
@@ -15,9 +16,13 @@ LOSS = "loss (nats per token)"
 
 
 @contextmanager
-def plain_style() -> Iterator[None]:
-    """matplotlib's own defaults, whatever the user's are: the same numbers give the same bytes."""
-    with matplotlib.rc_context({**matplotlib.rcParamsDefault, "svg.hashsalt": "gptblock"}):
+def plain_style(fonttype: Literal["path", "none"] = "path") -> Iterator[None]:
+    """matplotlib's own defaults, whatever the user's are: the same numbers give the same bytes.
+
+    `fonttype` "none" writes text as text, for the viewer's font: half the size where there is much of it.
+    """
+    own = {"svg.hashsalt": "gptblock", "svg.fonttype": fonttype}
+    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **own}):
         yield
 
 

@@ -72,7 +72,7 @@ def test_a_study_ends_in_a_table_a_sentence_a_picture_and_json(name: str, text: 
     assert "(in one seed, which cannot tell it from chance)" in report["verdict"]["sentence"]
     picture = (out / "curves.svg").read_text()
     assert ElementTree.fromstring(picture).tag == "{http://www.w3.org/2000/svg}svg"
-    assert [arm for arm in ARMS[name] if f"<!-- {arm} -->" not in picture] == []
+    assert [arm for arm in ARMS[name] if f">{arm}</text>" not in picture] == []
     news = result.stderr.splitlines()
     assert news[0] == f"study {name} on {text}: {len(ARMS[name])} runs, 1 at a time"
     assert [line.split(", seed")[0] for line in news[1:-1]] == [

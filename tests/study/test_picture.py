@@ -23,6 +23,6 @@ def test_it_says_what_it_shows_and_the_same_results_give_the_same_bytes(make_up)
         "step": 2,
         "loss (nats per token)": 2,
     }.items():
-        assert svg.count(f"<!-- {text} -->") == times, text
+        assert svg.count(f">{text}</text>") == times, text
     assert svg == draw_curves("a study", ARMS, results)
     assert svg != draw_curves("a study", ARMS, make_up({"one": [2.0, 2.2], "two": [2.5, 2.3]}))
