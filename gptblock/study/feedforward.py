@@ -60,7 +60,7 @@ def equal_width(ratio: int) -> str:
 
 def equal_parameters(ratio: int) -> str:
     """The arm with as many parameters as a ratio of 4 has at the lecture's width."""
-    return equal_width(ratio) if ratio == USUAL else f"ratio {ratio}, as many parameters"
+    return equal_width(ratio) if ratio == USUAL else f"ratio {ratio}, equal size"
 
 
 def size(config: ModelConfig) -> tuple[int, int]:

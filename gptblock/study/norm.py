@@ -14,7 +14,7 @@ DEPTH = 6
 STEPS = 1000
 WARMUP = 200
 RATES = (LECTURE.learning_rate, 1e-2)
-POST, WARMED, PRE = KINDS = ("post-norm", f"post-norm, {WARMUP} steps of warm-up", "pre-norm")
+POST, WARMED, PRE = KINDS = ("post-norm", "post-norm with warm-up", "pre-norm")
 
 
 def norm(_vocab_size: int) -> Study:
@@ -28,7 +28,7 @@ def norm(_vocab_size: int) -> Study:
             arms.append(Arm(name(kind, rate), fields, panels=(f"learning rate {rate:g}",)))
     return Study(
         name="norm",
-        title=f"Post-norm and pre-norm, {DEPTH} blocks",
+        title=f"Post-norm, also with {WARMUP} steps of warm-up, and pre-norm: {DEPTH} blocks",
         expected="post-norm ends above pre-norm, and a warm-up mends that",
         arms=tuple(arms),
         table=table,

@@ -20,7 +20,7 @@ def draw_curves(title: str, arms: Sequence[Arm], results: Results) -> str:
     """
     panels = list(dict.fromkeys(panel for arm in arms for panel in arm.panels))
     with plain_style(fonttype="none"):
-        figure = Figure(figsize=(1.5 + 5.2 * len(panels), 4.4), layout="constrained")
+        figure = Figure(figsize=(1.5 + 5.2 * len(panels), 5.6), layout="constrained")
         figure.suptitle(title)
         for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
             _draw_panel(axes, panel, [arm for arm in arms if panel in arm.panels], results)
@@ -40,4 +40,5 @@ def _draw_panel(axes: Axes, panel: str, arms: Sequence[Arm], results: Results) -
     axes.plot([], [], color="black", linestyle="--", linewidth=1, label="training")
     axes.set(title=panel, xlabel="step", ylabel=LOSS)
     axes.grid(alpha=0.3)
-    axes.legend(fontsize="small")
+    # Below, where no curve runs through it.
+    axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)

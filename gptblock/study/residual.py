@@ -1,4 +1,7 @@
-"""The residual additions: what a deep stack of blocks is without them, and why."""
+"""The residual additions: what a deep stack of blocks is without them, and why.
+
+Without norms, as in the lecture when it adds them: a norm keeps a part of the gradient alive by itself.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ STEPS = 1000
 
 
 class UnaddedBlock(Block):
-    """The block, its norms too, but that each part replaces the stream. x (B, T, C) -> (B, T, C)."""
+    """The block, but that each part replaces the stream. x (B, T, C) -> (B, T, C)."""
 
     def after_attention(self, x: Tensor, attended: Tensor) -> Tensor:  # noqa: ARG002
         out: Tensor = self.feedforward(self.ln2(attended))  # (B, T, C)
@@ -35,7 +38,7 @@ def unadded(config: ModelConfig) -> GPT:
 
 def residual(_vocab_size: int) -> Study:
     """Two depths, with and without the additions."""
-    config = exercise(STEPS)
+    config = exercise(STEPS).replace(norm="none")
     arms = [
         Arm(name(depth, added), config.replace(n_layer=depth), build, (f"{depth} block{'s' * (depth > 1)}",))
         for depth in DEPTHS
@@ -43,7 +46,7 @@ def residual(_vocab_size: int) -> Study:
     ]
     return Study(
         name="residual",
-        title="Residual additions",
+        title="Residual additions, without norms",
         expected="what the additions gain grows with the depth",
         arms=tuple(arms),
         table=table,
@@ -53,7 +56,7 @@ def residual(_vocab_size: int) -> Study:
 
 def name(depth: int, added: bool) -> str:
     """The arm of so many blocks."""
-    return f"{depth} block{'s' * (depth > 1)}, {'with' if added else 'without'} additions"
+    return f"{depth} block{'s' * (depth > 1)}{'' if added else ', nothing added'}"
 
 
 def table(results: Results, _is_lectures: bool) -> Table:
@@ -64,16 +67,9 @@ def table(results: Results, _is_lectures: bool) -> Table:
             arm = name(depth, added)
             gap = "" if added else str(_gap(results, depth))
             rows.append(
-                (
-                    arm,
-                    f"{results.parameters(arm):,}",
-                    str(results.train(arm)),
-                    str(results.val(arm)),
-                    gap,
-                    str(_gradient(results, arm)),
-                )
+                (arm, str(results.train(arm)), str(results.val(arm)), gap, f"{_gradient(results, arm):.1e}")
             )
-    return Table(("model", "parameters", "training", "validation", "gap", "gradient at step 0"), tuple(rows))
+    return Table(("model", "training", "validation", "gap", "gradient"), tuple(rows))
 
 
 def judge(results: Results, _is_lectures: bool) -> Verdict:
@@ -83,10 +79,11 @@ def judge(results: Results, _is_lectures: bool) -> Verdict:
     showed = growth.is_clearly_positive
     sentence = (
         f"That the gap grows with the depth {'showed' if showed else 'did not show'}{one_seed(results)}: "
-        f"without the additions the loss is {shallow} higher in {SHALLOW} block, and {deep} higher in {DEEP}."
+        f"without the additions the loss is {_compared(shallow)} in {SHALLOW} block, "
+        f"and {_compared(deep)} in {DEEP}."
     )
     weaker = {
-        depth: _gradient(results, name(depth, True)).mean / _gradient(results, name(depth, False)).mean
+        depth: _gradient(results, name(depth, True)) / _gradient(results, name(depth, False))
         for depth in DEPTHS
     }
     note = (
@@ -96,16 +93,25 @@ def judge(results: Results, _is_lectures: bool) -> Verdict:
     return Verdict(showed, sentence, (note,))
 
 
+def _compared(gap: Spread) -> str:
+    if gap.mean >= 0:
+        return f"{gap} higher"
+    return f"{Spread(tuple(-value for value in gap.values))} lower"
+
+
 def _times(ratio: float) -> str:
-    return f"{ratio:.1f} times weaker" if ratio >= 1 else f"{1 / ratio:.1f} times stronger"
+    times = max(ratio, 1 / ratio)
+    return f"{times:,.{1 if times < 10 else 0}f} times {'weaker' if ratio >= 1 else 'stronger'}"
 
 
 def _gap(results: Results, depth: int) -> Spread:
     return results.above(name(depth, added=False), name(depth, added=True))
 
 
-def _gradient(results: Results, arm: str) -> Spread:
+def _gradient(results: Results, arm: str) -> float:
+    """At the token embedding, before the first step: the mean of the seeds."""
+
     def first(run: Run) -> float:
         return run.curve[0].gradient
 
-    return results.spread(arm, first)
+    return results.spread(arm, first).mean

@@ -33,7 +33,9 @@ class Spread:
         return self.mean > CLEAR * error
 
     def __str__(self) -> str:
-        return f"{self.mean:.3f}" if self.sd is None else f"{self.mean:.3f} ± {self.sd:.3f}"
+        if self.sd is None:
+            return f"{self.mean:.3f}"
+        return f"{self.mean:.3f} ±{self.sd:.3f}".replace("±0", "±")
 
 
 class Results:

@@ -21,8 +21,9 @@ def plain_style(fonttype: Literal["path", "none"] = "path") -> Iterator[None]:
 
     `fonttype` "none" writes text as text, for the viewer's font: half the size where there is much of it.
     """
-    own = {"svg.hashsalt": "gptblock", "svg.fonttype": fonttype}
-    with matplotlib.rc_context({**matplotlib.rcParamsDefault, **own}):
+    with matplotlib.rc_context(
+        {**matplotlib.rcParamsDefault, "svg.hashsalt": "gptblock", "svg.fonttype": fonttype}
+    ):
         yield
 
 

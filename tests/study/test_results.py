@@ -8,13 +8,13 @@ from gptblock.study.results import Spread
 @pytest.mark.parametrize(
     ("values", "text", "is_clear"),
     [
-        ((2.0, 2.1, 2.2), "2.100 ± 0.100", True),
-        ((0.01, 0.02, 0.03), "0.020 ± 0.010", True),  # 3.5 standard errors
-        ((0.01, 0.03, 0.05), "0.030 ± 0.020", False),  # 2.6
-        ((-0.2, -0.21), "-0.205 ± 0.007", False),
+        ((2.0, 2.1, 2.2), "2.100 ±.100", True),
+        ((0.01, 0.02, 0.03), "0.020 ±.010", True),  # 3.5 standard errors
+        ((0.01, 0.03, 0.05), "0.030 ±.020", False),  # 2.6
+        ((-0.2, -0.21), "-0.205 ±.007", False),
         ((0.1,), "0.100", True),
         ((-0.1,), "-0.100", False),
-        ((0.0, 0.0), "0.000 ± 0.000", False),
+        ((0.0, 0.0), "0.000 ±.000", False),
     ],
 )
 def test_spread(values: tuple[float, ...], text: str, is_clear: bool) -> None:

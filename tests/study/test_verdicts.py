@@ -52,9 +52,9 @@ def test_the_ladder_does_not_show(make_up, changes: dict[str, float], wrong: str
 def test_the_ladders_last_step_is_told_in_deviations_of_one_run(make_up) -> None:
     note = ladder.judge(climb(make_up), False).notes[0]
     assert "is 0.010, or 1.0 standard deviations of a single run's loss (0.010)" in note
-    assert note.endswith("it is 0.010 ± 0.000, clear of chance.")
+    assert note.endswith("it is 0.010 ±.000, clear of chance.")
     alike = make_up(seeds(MEANS | FAST) | {ladder.NORMED.name: [2.10, 2.07, 2.04]})
-    assert ladder.judge(alike, False).notes[0].endswith("it is 0.010 ± 0.040, not clear of chance.")
+    assert ladder.judge(alike, False).notes[0].endswith("it is 0.010 ±.040, not clear of chance.")
     one = ladder.judge(make_up(seeds(MEANS | FAST, (0.0,))), False)
     assert "in this one seed, and cannot be told from chance" in one.notes[0]
     assert "(in one seed, which cannot tell it from chance)" in one.sentence
@@ -94,7 +94,7 @@ def test_the_lectures_numbers_stand_only_beside_its_own_text(make_up) -> None:
     ]
     assert [row[2] for row in with_them.rows[7:]] == ["", ""]
     assert without.columns == ("rung", "parameters", "training", "validation")
-    assert with_them.rows[5][-1] == without.rows[5][-1] == "2.080 ± 0.010"
+    assert with_them.rows[5][-1] == without.rows[5][-1] == "2.080 ±.010"
     assert any("furthest from the lecture" in note for note in ladder.judge(climb(make_up), True).notes)
     assert not any("furthest" in note for note in ladder.judge(climb(make_up), False).notes)
 
@@ -113,18 +113,22 @@ def test_residual(make_up, deep: float, showed: bool) -> None:
     assert verdict.showed is showed
     assert verdict.sentence.startswith(
         f"That the gap grows with the depth {'showed' if showed else 'did not show'}: "
-        f"without the additions the loss is 0.100 ± 0.000 higher in 1 block, and {deep - 2.2:.3f} ± 0.000"
+        f"without the additions the loss is 0.100 ±.000 higher in 1 block, and {deep - 2.2:.3f} ±.000"
     )
     assert verdict.notes == (
         "Before the first step the gradient that reaches the token embedding is, without the additions, "
-        "2.0 times stronger through 1 block and 10.0 times weaker through 4.",
+        "2.0 times stronger through 1 block and 10 times weaker through 4.",
     )
-    assert [row[-1] for row in residual.table(results, True).rows] == [
-        "1.000 ± 0.000",
-        "2.000 ± 0.000",
-        "0.200 ± 0.000",
-        "0.020 ± 0.000",
-    ]
+    rows = residual.table(results, True).rows
+    assert [row[-1] for row in rows] == ["1.0e+00", "2.0e+00", "2.0e-01", "2.0e-02"]
+    assert [row[-2] for row in rows] == ["", "0.100 ±.000", "", f"{deep - 2.2:.3f} ±.000"]
+
+
+def test_residual_says_which_is_lower(make_up) -> None:
+    means = {residual.name(1, True): 2.3, residual.name(1, False): 2.25}
+    means |= {residual.name(4, True): 2.2, residual.name(4, False): 3.0}
+    sentence = residual.judge(make_up(seeds(means)), True).sentence
+    assert sentence.endswith("the loss is 0.050 ±.000 lower in 1 block, and 0.800 ±.000 higher in 4.")
 
 
 def norms(make_up, slow: tuple[float, float, float], fast: tuple[float, float, float]) -> Results:
@@ -139,11 +143,11 @@ def test_norm_says_at_which_rate_post_norm_fails(make_up) -> None:
     assert verdict.showed
     assert verdict.sentence == (
         "Post-norm's disadvantage in 6 blocks of width 32: at a rate of 0.001 it did not show "
-        "(2.100 ± 0.010 against 2.100 ± 0.010), at a rate of 0.01 it showed "
-        "(3.300 ± 0.010 against 2.200 ± 0.010)."
+        "(2.100 ±.010 against 2.100 ±.010), at a rate of 0.01 it showed "
+        "(3.300 ±.010 against 2.200 ±.010)."
     )
     assert verdict.notes == (
-        "At 0.01 the warm-up takes 0.900 off post-norm's loss, down to 2.400, which is 0.200 ± 0.000 above "
+        "At 0.01 the warm-up takes 0.900 off post-norm's loss, down to 2.400, which is 0.200 ±.000 above "
         "pre-norm.",
     )
 
