@@ -10,7 +10,7 @@ from gptblock.study.run import Arm, exercise
 RATIOS = (1, 2, 4, 8)
 USUAL = 4
 STEPS = 1500
-EQUAL_WIDTH, EQUAL_PARAMETERS = "equal width", "equal parameters"
+EQUAL_WIDTH, EQUAL_PARAMETERS = "equal width", "equal size"
 
 
 def feedforward(vocab_size: int) -> Study:
@@ -41,12 +41,12 @@ def feedforward(vocab_size: int) -> Study:
                     str(results.val(arm.name)),
                 )
             )
-        return Table(("model", "width", "parameters", "in it", "training", "validation"), tuple(rows))
+        return Table(("model", "width", "parameters", "in ffwd", "training", "validation"), tuple(rows))
 
     return Study(
         name="feedforward",
         title="The feed-forward's ratio",
-        expected="a wider one lowers the loss, and less than half of that is left at equal parameters",
+        expected="a wider one lowers the loss, and less than half of that is left at equal size",
         arms=tuple(arms),
         table=table,
         judge=judge,
@@ -81,27 +81,27 @@ def matched(config: TrainConfig, vocab_size: int, parameters: int) -> TrainConfi
 
 
 def judge(results: Results, _is_lectures: bool) -> Verdict:
-    """Whether a wider one is better, and whether less than half of that is left at equal parameters."""
-    narrowest, widest = RATIOS[0], RATIOS[-1]
-    gain = results.above(equal_width(narrowest), equal_width(widest))
-    fair = [results.val(equal_parameters(ratio)).mean for ratio in RATIOS]
-    spread = max(fair) - min(fair)
-    is_better, is_mostly_size = gain.is_clearly_positive, spread < gain.mean / 2
+    """Whether a wider one is better, and whether less than half of that is left at equal size."""
+    narrow, wide = RATIOS[0], RATIOS[-1]
+    gain = results.above(equal_width(narrow), equal_width(wide))
+    left = results.above(equal_parameters(narrow), equal_parameters(wide))
+    is_better, is_mostly_size = gain.is_clearly_positive, left.mean < gain.mean / 2
     sentence = (
         f"That a wider feed-forward lowers the loss {'showed' if is_better else 'did not show'}"
-        f"{one_seed(results)}: from a ratio of {narrowest} to one of {widest} by {gain}"
+        f"{one_seed(results)}: from a ratio of {narrow} to one of {wide} by {gain}"
     )
     if is_better:
+        change = f"lowers it by {left}" if left.mean > 0 else f"raises it by {-left}"
         sentence += (
             f"; that this is mostly its parameters {'showed' if is_mostly_size else 'did not show'}: "
-            f"with as many parameters in all, the ratios lie within {spread:.3f}"
+            f"at equal size the same step {change}"
         )
     best = min(RATIOS, key=lambda ratio: results.val(equal_parameters(ratio)).mean)
     doublings = ", ".join(
         f"{results.above(equal_width(ratio), equal_width(2 * ratio)).mean:.3f}" for ratio in RATIOS[:-1]
     )
     notes = (
-        f"The doublings from {narrowest} to {widest} take off {doublings}.",
-        f"With as many parameters in all, the lowest is a ratio of {best}.",
+        f"The doublings from {narrow} to {wide} take off {doublings}.",
+        f"At equal size the lowest is a ratio of {best}.",
     )
     return Verdict(is_better and is_mostly_size, sentence + ".", notes)

@@ -94,9 +94,7 @@ def judge(results: Results, _is_lectures: bool) -> Verdict:
 
 
 def _compared(gap: Spread) -> str:
-    if gap.mean >= 0:
-        return f"{gap} higher"
-    return f"{Spread(tuple(-value for value in gap.values))} lower"
+    return f"{gap} higher" if gap.mean >= 0 else f"{-gap} lower"
 
 
 def _times(ratio: float) -> str:

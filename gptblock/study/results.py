@@ -32,6 +32,9 @@ class Spread:
         error = 0.0 if self.sd is None else self.sd / len(self.values) ** 0.5
         return self.mean > CLEAR * error
 
+    def __neg__(self) -> Spread:
+        return Spread(tuple(-value for value in self.values))
+
     def __str__(self) -> str:
         if self.sd is None:
             return f"{self.mean:.3f}"

@@ -165,8 +165,14 @@ def test_norm_says_where_nothing_shows_or_nothing_mends(make_up) -> None:
 @pytest.mark.parametrize(
     ("wide", "fair", "showed", "words"),
     [
-        ((2.4, 2.35, 2.32, 2.3), (2.33, 2.32, 2.32, 2.33), True, "mostly its parameters showed"),
-        ((2.4, 2.35, 2.32, 2.3), (2.38, 2.34, 2.32, 2.31), False, "mostly its parameters did not show"),
+        (
+            (2.4, 2.35, 2.32, 2.3),
+            (2.36, 2.35, 2.32, 2.32),
+            True,
+            "size the same step lowers it by 0.040 ±.000.",
+        ),
+        ((2.4, 2.35, 2.32, 2.3), (2.3, 2.3, 2.32, 2.4), True, "size the same step raises it by 0.100 ±.000."),
+        ((2.4, 2.35, 2.32, 2.3), (2.38, 2.2, 2.32, 2.31), False, "mostly its parameters did not show"),
         ((2.3, 2.3, 2.3, 2.3), (2.3, 2.3, 2.3, 2.3), False, "lowers the loss did not show"),
     ],
 )
@@ -179,4 +185,7 @@ def test_feedforward(make_up, wide, fair, showed: bool, words: str) -> None:
     assert verdict.showed is showed
     assert words in verdict.sentence
     steps = ", ".join(f"{a - b:.3f}" for a, b in pairwise(wide))
+    assert (
+        verdict.notes[1] == f"At equal size the lowest is a ratio of {(1, 2, 4, 8)[fair.index(min(fair))]}."
+    )
     assert verdict.notes[0] == f"The doublings from 1 to 8 take off {steps}."
