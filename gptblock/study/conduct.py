@@ -41,7 +41,7 @@ def choose_corpus(data: str | None, tell: Callable[[str], None]) -> str:
         load_corpus(LECTURES_CORPUS)
     except CorpusError as error:
         reason = str(error).partition(". ")[0]
-        tell(f"data: {FALLBACK}, which the lecture's numbers are not for; {reason}")
+        tell(f"the text is {FALLBACK}, and nothing is compared with the lecture's numbers: {reason}")
         return FALLBACK
     return LECTURES_CORPUS
 

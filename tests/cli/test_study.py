@@ -161,7 +161,7 @@ def test_the_lectures_text_or_pydoc_and_why(monkeypatch: pytest.MonkeyPatch) -> 
     assert choose(offline) == (
         "pydoc",
         [
-            "data: pydoc, which the lecture's numbers are not for; "
+            "the text is pydoc, and nothing is compared with the lecture's numbers: "
             "tinyshakespeare.txt could not be downloaded from U (no route)"
         ],
     )
