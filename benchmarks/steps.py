@@ -70,7 +70,7 @@ def main() -> None:
     for name in options.sizes:
         config = resolve_compute(CONFIGS[name].replace(data=CORPUS, device="cpu", threads=options.threads))
         config = config.resolved()
-        material = prepare(config, None, lambda _: None)
+        material = prepare(config)
         trainer = Trainer(config, material, Path("unused"), lambda _: None)
         theirs = lectures_step(config, data, material.tokenizer.vocab_size)
         ours_spent, ratios, shares = [], [], []

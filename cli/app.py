@@ -25,6 +25,7 @@ from gptblock.cli.doctor import doctor
 from gptblock.cli.export import export
 from gptblock.cli.generate import generate
 from gptblock.cli.inspect import inspect
+from gptblock.cli.study import STUDIES
 from gptblock.cli.train import train
 from gptblock.cli.verify import verify
 from gptblock.errors import GptblockError, InterruptedRunError, LostProcessError, UnavailableError
@@ -80,6 +81,13 @@ def _ending_well(command: Callable[P, None]) -> Callable[P, None]:
 
 for command in (train, convert, export, generate, verify, inspect, bench, doctor):
     app.command()(_ending_well(command))
+
+study = typer.Typer(
+    no_args_is_help=True, help="Measure what each part of the block is worth, as the lecture does."
+)
+for command in STUDIES:
+    study.command()(_ending_well(command))
+app.add_typer(study, name="study")
 
 
 def _is_out_of_memory(error: Exception) -> bool:

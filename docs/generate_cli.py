@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 import typer
@@ -24,10 +25,21 @@ def reference() -> str:
         f"Exit codes: {_exit_codes()}",
     ]
     for name, command in group.commands.items():
-        assert isinstance(command, typer.core.TyperCommand)
+        assert isinstance(command, (typer.core.TyperCommand, typer.core.TyperGroup))
         sections += [f"## {name}", _command(command, f"gptblock {name}")]
+        for inner in _commands_of(command):
+            sections += [f"### {name} {inner.name}", _command(inner, f"gptblock {name} {inner.name}")]
     sections += ["## The presets of train", _presets()]
     return "\n\n".join(sections) + "\n"
+
+
+def _commands_of(
+    command: typer.core.TyperCommand | typer.core.TyperGroup,
+) -> Iterator[typer.core.TyperCommand]:
+    """The commands of a group, and of a command none."""
+    for inner in command.commands.values() if isinstance(command, typer.core.TyperGroup) else ():
+        assert isinstance(inner, typer.core.TyperCommand)
+        yield inner
 
 
 def _command(command: typer.core.TyperCommand | typer.core.TyperGroup, name: str) -> str:

@@ -26,7 +26,7 @@ HEAVY = {
     "pooch",
     "tokenizers",
 }
-COMMANDS = ("train", "convert", "export", "generate", "verify", "inspect", "bench", "doctor")
+COMMANDS = ("train", "convert", "export", "generate", "verify", "inspect", "bench", "doctor", "study")
 
 
 def run(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -47,7 +47,9 @@ def imported(importtime: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "args", [[], *([name] for name in COMMANDS)], ids=lambda args: " ".join(args) or "none"
+    "args",
+    [[], *([name] for name in COMMANDS), ["study", "ladder"]],
+    ids=lambda args: " ".join(args) or "none",
 )
 def test_help_imports_nothing_heavy(args: list[str]) -> None:
     result = run(*args, "--help", PYTHONPROFILEIMPORTTIME="1")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,17 @@ def autocast(config: TrainConfig) -> AbstractContextManager[object]:
     if config.dtype == "bf16":
         return torch.autocast(config.device, torch.bfloat16)
     return nullcontext()
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """torch with `count` threads an operator, and as it was afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def forward_of(

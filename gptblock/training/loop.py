@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from gptblock.bundle.store import write_file
 from gptblock.config import TrainConfig
 from gptblock.errors import ConfigError, InterruptedRunError
 from gptblock.training.checkpoint import State, read_checkpoint
-from gptblock.training.compute import resolve_compute
+from gptblock.training.compute import resolve_compute, torch_threads
 from gptblock.training.events import Event, Started, Stopping
 from gptblock.training.folder import (
     METRICS,
@@ -91,7 +90,7 @@ def train(
             processes.by_first(lambda: require_free(out, overwrite))
         material = processes.in_turn(lambda: prepare(config, saved.state if saved else None, emit))
         devices = [torch.cuda.current_device()] if config.device == "cuda" else []
-        with torch.random.fork_rng(devices=devices), _threads(config.threads):
+        with torch.random.fork_rng(devices=devices), torch_threads(config.threads):
             trainer = Trainer(
                 config, material, out, emit, checkpoint=saved, processes=processes, is_sharded=shard
             )
@@ -105,17 +104,6 @@ def train(
     if is_interrupted:
         raise _interrupted(trainer)
     return TrainResult(trainer.step, trainer.train_loss, trainer.val_loss, trainer.best_val_loss, out)
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    """torch with `count` threads an operator, and as it was afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _run(trainer: Trainer, stop_at: int) -> bool:

@@ -32,7 +32,9 @@ class Material:
     sha256: str  # of the text as UTF-8
 
 
-def prepare(config: TrainConfig, state: State | None, emit: Callable[[Event], None]) -> Material:
+def prepare(
+    config: TrainConfig, state: State | None = None, emit: Callable[[Event], None] = lambda _: None
+) -> Material:
     """The text of the run; `state` is the one of the run that goes on, whose text it must be.
 
     The text is never held as a whole. Byte pairs are learned from its first LEARNED characters. Of a large

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from gptblock.bundle.store import write_file
 from gptblock.config import TrainConfig
 from gptblock.errors import CorruptError
-from gptblock.model import GPT, eval_mode, loss
+from gptblock.model import eval_mode, loss
 from gptblock.training.batches import Windows, draw_batch
 from gptblock.training.compute import autocast
 from gptblock.training.processes import Processes
@@ -35,7 +36,11 @@ class Measurement:
 
 
 def estimate_losses(
-    model: GPT, splits: Mapping[str, Windows], config: TrainConfig, seed: int, processes: Processes
+    model: nn.Module,
+    splits: Mapping[str, Windows],
+    config: TrainConfig,
+    seed: int,
+    processes: Processes = Processes(),
 ) -> dict[str, float]:
     """The mean loss over `eval_iters` random batches of each split, dropout off.
 

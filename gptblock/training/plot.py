@@ -1,10 +1,11 @@
-"""Pictures of losses: of one run, which is its loss.svg, and of two runs together."""
+"""Pictures of losses: of one run, which is its loss.svg, and of two together; what all are drawn with."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Literal
 
 import matplotlib
 from matplotlib.axes import Axes
@@ -16,6 +17,33 @@ from gptblock.training.schedule import learning_rate
 
 _POINTS = 500  # of the learning rate's curve, about
 
+LOSS = "loss (nats per token)"
+
+
+@contextmanager
+def plain_style(fonttype: Literal["path", "none"] = "path") -> Iterator[None]:
+    """matplotlib as it comes, whatever the user's own settings: the same numbers give the same bytes.
+
+    Text is not mathematics: a file may well be called `$HOME`. `fonttype` "none" writes it as text, for the
+    viewer's font: half the size where there is much of it.
+    """
+    with matplotlib.rc_context(
+        {
+            **matplotlib.rcParamsDefault,
+            "svg.hashsalt": "gptblock",
+            "svg.fonttype": fonttype,
+            "text.parse_math": False,
+        }
+    ):
+        yield
+
+
+def svg_of(figure: Figure) -> str:
+    """The figure as the text of an SVG. No window system and no pyplot is involved."""
+    svg = io.StringIO()
+    figure.savefig(svg, format="svg", metadata={"Date": None})
+    return svg.getvalue()
+
 
 def draw_losses(measurements: Sequence[Measurement], title: str, config: TrainConfig) -> str:
     """Both losses over the steps, the best point marked, and below them the learning rate: an SVG's text.
@@ -23,7 +51,7 @@ def draw_losses(measurements: Sequence[Measurement], title: str, config: TrainCo
     `config` is the run's resolved one; its schedule is drawn up to the last step measured. The same
     arguments give the same bytes. No window system and no pyplot is involved.
     """
-    with _drawing():
+    with plain_style():
         figure = Figure(figsize=(7, 4.6))
         losses = figure.add_axes((0.12, 0.31, 0.85, 0.62))
         rates = figure.add_axes((0.12, 0.1, 0.85, 0.16), sharex=losses)
@@ -31,7 +59,7 @@ def draw_losses(measurements: Sequence[Measurement], title: str, config: TrainCo
         _plot(losses, measurements, "val_loss", marker=".", label="validation")
         best = best_of(measurements)
         _mark(losses, best, color="black", label=f"best: {best.val_loss:.4f} at step {best.step}")
-        losses.set(title=title, ylabel="loss (nats per token)")
+        losses.set(title=title, ylabel=LOSS)
         losses.tick_params(labelbottom=False)
         losses.legend()
         steps = _spread(measurements[-1].step, config.warmup_iters)
@@ -43,12 +71,12 @@ def draw_losses(measurements: Sequence[Measurement], title: str, config: TrainCo
         for axes in (losses, rates):
             axes.grid(alpha=0.3)
             axes.yaxis.set_label_coords(-0.1, 0.5)
-        return _svg(figure)
+        return svg_of(figure)
 
 
 def draw_comparison(runs: Mapping[str, Sequence[Measurement]]) -> str:
     """Both losses of each run, by its name, over the steps, in a colour of its own: an SVG's text."""
-    with _drawing():
+    with plain_style():
         figure = Figure(figsize=(7, 4.6))
         axes = figure.add_axes((0.1, 0.11, 0.87, 0.82))
         for number, (name, measurements) in enumerate(runs.items()):
@@ -56,10 +84,10 @@ def draw_comparison(runs: Mapping[str, Sequence[Measurement]]) -> str:
             _plot(axes, measurements, "train_loss", color=color, ls="--", lw=1, label=f"training, {name}")
             _plot(axes, measurements, "val_loss", color=color, marker=".", label=f"validation, {name}")
             _mark(axes, best, color=color, label=f"best: {best.val_loss:.4f} at step {best.step}")
-        axes.set(title=" and ".join(runs), xlabel="step", ylabel="loss (nats per token)")
+        axes.set(title=" and ".join(runs), xlabel="step", ylabel=LOSS)
         axes.grid(alpha=0.3)
         axes.legend()
-        return _svg(figure)
+        return svg_of(figure)
 
 
 def _plot(axes: Axes, measurements: Sequence[Measurement], field: str, **style: str | float) -> None:
@@ -85,20 +113,3 @@ def _spread(last: int, corner: int) -> list[int]:
     """Steps from 0 to `last`, about evenly spread, and `corner` if it is among them."""
     steps = {*range(0, last, max(1, last // _POINTS)), last}
     return sorted(steps | ({corner} if corner < last else set()))
-
-
-@contextmanager
-def _drawing() -> Iterator[None]:
-    """matplotlib as it comes, whatever the user's own settings, and with names that repeat.
-
-    Text is not mathematics: a file may well be called `$HOME`.
-    """
-    settings = {**matplotlib.rcParamsDefault, "svg.hashsalt": "gptblock", "text.parse_math": False}
-    with matplotlib.rc_context(settings):
-        yield
-
-
-def _svg(figure: Figure) -> str:
-    svg = io.StringIO()
-    figure.savefig(svg, format="svg", metadata={"Date": None})
-    return svg.getvalue()

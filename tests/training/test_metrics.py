@@ -17,7 +17,6 @@ from gptblock.training.metrics import (
     read_measurements,
     rewind_measurements,
 )
-from gptblock.training.processes import Processes
 
 
 def measurement(step: int) -> Measurement:
@@ -43,7 +42,7 @@ def splits() -> dict[str, torch.Tensor]:
 def test_estimate_is_the_mean_over_the_batches_without_dropout() -> None:
     model, windows = tiny_gpt(), splits()
     config = TrainConfig(batch_size=4, eval_iters=3)
-    estimated = estimate_losses(model, windows, config, seed=5, processes=Processes())
+    estimated = estimate_losses(model, windows, config, seed=5)
     generator = torch.Generator().manual_seed(5)
     model.eval()
     for name in ("train", "val"):
@@ -55,21 +54,21 @@ def test_estimate_is_the_mean_over_the_batches_without_dropout() -> None:
 @pytest.mark.parametrize("at_once", [1, 5, 7, 100])
 def test_estimate_is_the_same_however_many_windows_are_computed_at_once(at_once: int) -> None:
     config = TrainConfig(batch_size=4, eval_iters=3)
-    expected = estimate_losses(tiny_gpt(), splits(), config, seed=5, processes=Processes())
+    expected = estimate_losses(tiny_gpt(), splits(), config, seed=5)
     several = config.replace(micro_batch_size=at_once)
-    estimated = estimate_losses(tiny_gpt(), splits(), several, seed=5, processes=Processes())
+    estimated = estimate_losses(tiny_gpt(), splits(), several, seed=5)
     assert estimated == pytest.approx(expected, rel=1e-6)
 
 
 def test_estimate_leaves_no_trace() -> None:
     model, config = tiny_gpt(), TrainConfig(batch_size=4, eval_iters=2)
     before = torch.get_rng_state()
-    first = estimate_losses(model, splits(), config, seed=5, processes=Processes())
+    first = estimate_losses(model, splits(), config, seed=5)
     assert torch.equal(torch.get_rng_state(), before)
     assert all(module.training for module in model.modules())
     assert all(parameter.grad is None for parameter in model.parameters())
-    assert estimate_losses(model, splits(), config, seed=5, processes=Processes()) == first
-    assert estimate_losses(model, splits(), config, seed=6, processes=Processes()) != first
+    assert estimate_losses(model, splits(), config, seed=5) == first
+    assert estimate_losses(model, splits(), config, seed=6) != first
 
 
 def test_lines_come_back_as_written(tmp_path: Path) -> None:
