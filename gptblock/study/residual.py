@@ -21,8 +21,10 @@ class UnaddedBlock(Block):
     """The block, but that each part replaces the stream. x (B, T, C) -> (B, T, C)."""
 
     def after_attention(self, x: Tensor, attended: Tensor) -> Tensor:  # noqa: ARG002
-        out: Tensor = self.feedforward(self.ln2(attended))  # (B, T, C)
-        return out
+        return attended
+
+    def after_feedforward(self, x: Tensor, thought: Tensor) -> Tensor:  # noqa: ARG002
+        return thought
 
 
 def unadded(config: ModelConfig) -> GPT:
