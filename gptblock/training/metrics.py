@@ -59,7 +59,8 @@ def estimate_losses(
             for x, y in zip(inputs.tensor_split(parts), targets.tensor_split(parts), strict=True):
                 with autocast(config):
                     logits = model(x)  # (rows, T, vocab_size)
-                total += loss(logits.float(), y) * len(x)
+                if len(x):
+                    total += loss(logits.float(), y) * len(x)
             means[name] = processes.sum(total).item() / count
     return means
 

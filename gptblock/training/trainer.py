@@ -104,7 +104,8 @@ class Trainer:
         if checkpoint:
             self._restore(checkpoint)
         if processes.rank:  # other masks for other windows
-            torch.manual_seed(dropout + (processes.rank << 32) + self.step)
+            own = np.random.SeedSequence([config.seed, processes.rank, self.step])
+            torch.manual_seed(int(own.generate_state(1, np.uint64)[0]))
 
     def _together(self, is_sharded: bool) -> nn.Module:
         """The model, averaging its gradients over all processes."""
@@ -157,7 +158,8 @@ class Trainer:
         for x, y in zip(inputs.tensor_split(parts), targets.tensor_split(parts), strict=True):
             with autocast(self.config):
                 logits = self._forward(x)  # (rows, T, vocab_size)
-            part = loss(logits.float(), y) * (len(x) / batch)
+            # The process that has least may have no row left for the last part.
+            part = loss(logits.float(), y) * (len(x) / batch) if len(x) else logits.float().sum()
             # Gradients are averaged over the processes, and are to be summed.
             (part * self.processes.size).backward()  # type: ignore[no-untyped-call]
             total += part.detach()
