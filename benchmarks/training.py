@@ -1,6 +1,7 @@
 """How soon gptblock's presets reach a loss, beside nanoGPT and the lecture's loop: see benchmarks/README.md.
 
 python benchmarks/training.py --nanogpt FOLDER --rounds 3 --json t.json --markdown t.md
+python benchmarks/training.py --nanogpt FOLDER --rounds 7 --share 0.05 --markdown p.md
 python benchmarks/training.py --ablation --rounds 2 --markdown a.md
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import pickle
 import re
 import subprocess
@@ -74,7 +76,7 @@ ABLATIONS: dict[str, dict[str, object]] = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """The loss of the whole validation split, and the seconds that the steps took."""
+    """The loss of the whole validation split, NaN of a part of a run; the seconds that all steps take."""
 
     loss: float
     seconds: float
@@ -100,7 +102,7 @@ class Text:
             return sum(loss(model(x), y).item() * len(x) for x, y in parts) / count
 
 
-def nanogpt(text: Text, source: Path, seed: int, folder: Path) -> Outcome:
+def nanogpt(text: Text, source: Path, seed: int, folder: Path, share: float) -> Outcome:
     """Its own train.py, unchanged but for the seed; the time of evaluations is left out."""
     data, out = source / "data" / "shakespeare_char", folder / "nanogpt"
     for name, ids in (("train", text.train), ("val", text.val)):
@@ -114,27 +116,30 @@ def nanogpt(text: Text, source: Path, seed: int, folder: Path) -> Outcome:
     script = (source / "train.py").read_text().replace("manual_seed(1337", f"manual_seed({1337 + seed}")
     (source / "train_seeded.py").write_text(script)
     (data / "meta.pkl").write_bytes(pickle.dumps(meta))
-    flags = [f"--{name}={value}" for name, value in {**NANOGPT, "out_dir": out}.items()]
+    steps = {"max_iters": round(share * NANOGPT["max_iters"]), "out_dir": out}
+    flags = [f"--{name}={value}" for name, value in {**NANOGPT, **steps}.items()]
     command = [sys.executable, "train_seeded.py", "config/train_shakespeare_char.py", *flags]
     done = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"nanoGPT ended with exit code {done.returncode}: {done.stderr[-500:]}")
     times = [float(found) / 1000 for found in re.findall(r"^iter \d+:.* time ([\d.]+)ms", done.stdout, re.M)]
     usual = median(times)  # what took ten times as long was no step but an evaluation
-    seconds = sum(spent if spent < 10 * usual else usual for spent in times)
+    seconds = sum(spent if spent < 10 * usual else usual for spent in times) / share
+    if share < 1:
+        return Outcome(math.nan, seconds)
     (out / "meta.pkl").write_bytes(pickle.dumps(meta))
     convert(out / "ckpt.pt", "nanogpt", folder / "converted")
     model = load_model(folder / "converted").model
     return Outcome(text.loss(model, model), seconds)
 
 
-def lecture(text: Text, seed: int) -> Outcome:
+def lecture(text: Text, seed: int, share: float) -> Outcome:
     """The lecture's loop and model, one head at a time, at a constant 1e-3."""
     torch.manual_seed(seed)
     model = gptblock.lecture.GPT(ModelConfig(text.tokenizer.vocab_size, **SIZE, init="torch"))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     data, T, started = torch.from_numpy(text.train.astype(np.int64)), SIZE["block_size"], time.perf_counter()
-    for _ in range(LECTURE_STEPS):
+    for _ in range(round(share * LECTURE_STEPS)):
         starts = torch.randint(len(data) - T, (12,))
         inputs = torch.stack([data[i : i + T] for i in starts])
         targets = torch.stack([data[i + 1 : i + T + 1] for i in starts])
@@ -142,35 +147,40 @@ def lecture(text: Text, seed: int) -> Outcome:
         optimizer.zero_grad(set_to_none=True)
         batch_loss.backward()
         optimizer.step()
-    seconds = time.perf_counter() - started
-    return Outcome(text.loss(lambda x: model(x)[0], model), seconds)
+    seconds = (time.perf_counter() - started) / share
+    return Outcome(text.loss(lambda x: model(x)[0], model) if share == 1 else math.nan, seconds)
 
 
-def preset(text: Text, name: str, changes: dict[str, object], seed: int, folder: Path) -> Outcome:
+def preset(
+    text: Text, name: str, changes: dict[str, object], seed: int, folder: Path, share: float
+) -> Outcome:
     """A run of gptblock's; its last weights."""
     config = train_config(name, overrides={"data": CORPUS, "device": "cpu", "seed": 1337 + seed, **changes})
-    train(config, folder)
-    loaded = load_model(folder, "last")
+    train(config, folder, stop_after=round(share * config.max_iters))
+    loaded = load_model(folder, "last").model
     state = json.loads((folder / "checkpoints/last/state.json").read_text())
-    return Outcome(text.loss(loaded.model, loaded.model), state["seconds"])
+    return Outcome(text.loss(loaded, loaded) if share == 1 else math.nan, state["seconds"] / share)
 
 
 def main() -> None:
     options = _options()
     torch.set_num_threads(1)
     text = Text()
+    share = options.share
     runs: dict[str, Callable[[int, Path], Outcome]] = {}
     if options.ablation:
         for name, changes in ABLATIONS.items():
-            runs[name] = lambda seed, folder, changes=changes: preset(text, "fast", changes, seed, folder)
+            runs[name] = lambda seed, folder, changes=changes: preset(
+                text, "fast", changes, seed, folder, share
+            )
     else:
         if options.nanogpt:
             source = options.nanogpt.resolve()
-            runs["nanoGPT, its CPU setting"] = lambda seed, folder: nanogpt(text, source, seed, folder)
-        runs[f"the lecture's loop, {LECTURE_STEPS} steps"] = lambda seed, _: lecture(text, seed)
+            runs["nanoGPT, its CPU setting"] = lambda seed, folder: nanogpt(text, source, seed, folder, share)
+        runs[f"the lecture's loop, {LECTURE_STEPS} steps"] = lambda seed, _: lecture(text, seed, share)
         for name, (base, changes) in PRESETS.items():
             runs[name] = lambda seed, folder, base=base, changes=changes: preset(
-                text, base, changes, seed, folder
+                text, base, changes, seed, folder, share
             )
     outcomes: dict[str, list[Outcome]] = {name: [] for name in runs}
     loads = []
@@ -208,6 +218,12 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--nanogpt", type=Path, help="a clone of nanoGPT; without it, its row is left out")
     parser.add_argument("--ablation", action="store_true", help="the preset fast without each of its parts")
     parser.add_argument("--rounds", type=int, default=3, help="a seed each")
+    parser.add_argument(
+        "--share",
+        type=float,
+        default=1.0,
+        help="of each run's steps: for its time alone, scaled up, which then lies close beside the others'",
+    )
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
     return parser.parse_args()

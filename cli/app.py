@@ -28,7 +28,7 @@ from gptblock.cli.inspect import inspect
 from gptblock.cli.study import STUDIES
 from gptblock.cli.train import train
 from gptblock.cli.verify import verify
-from gptblock.errors import GptblockError, InterruptedRunError, LostProcessError, UnavailableError
+from gptblock.errors import GptblockError, InterruptedRunError
 
 P = ParamSpec("P")
 
@@ -51,9 +51,10 @@ def _ending_well(command: Callable[P, None]) -> Callable[P, None]:
             sys.stdout.flush()
         except GptblockError as error:
             if isinstance(error, InterruptedRunError):  # as asked for
-                say(str(error))
-            elif is_first_process() or isinstance(error, LostProcessError | UnavailableError):
-                complain(str(error))  # of several processes all have the same, but for these
+                if is_first_process():
+                    say(str(error))
+            elif not error.is_told:
+                complain(str(error))
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
             discard(sys.stdout)

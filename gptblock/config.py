@@ -30,6 +30,8 @@ Dtype = Literal["auto", "fp32", "bf16"]
 Device = Literal["auto", "cpu", "cuda"]
 Overflow = Literal["slide", "rebase", "stop"]
 
+MAX_THREADS = 1024  # no machine gains from more, and some tens of thousands take its memory
+
 
 class _Config:
     """What the configurations share: typed fields, and mappings whose unknown keys are refused."""
@@ -115,7 +117,12 @@ class ModelConfig(_Config):
             )
         _require("norm_eps", self.norm_eps, "> 0", self.norm_eps > 0)
         _require("ff_ratio", self.ff_ratio, ">= 0 (0 = the usual)", self.ff_ratio >= 0)
-        _require("token_shift", self.token_shift, ">= 0 (0 = off)", self.token_shift >= 0)
+        _require(
+            "token_shift",
+            self.token_shift,
+            f"in 0..{self.block_size - 1} (0 = off; below block_size, which is {self.block_size})",
+            0 <= self.token_shift < self.block_size,
+        )
         if self.norm == "none" and self.norm_placement == "post":
             raise ConfigError(
                 'norm_placement = "post" places the norm, and norm = "none" has none: '
@@ -199,7 +206,6 @@ class TrainConfig(_Config):
             "weight_decay",
             "grad_clip",
             "sample_interval",
-            "threads",
             "micro_batch_size",
         ):
             _require(name, getattr(self, name), ">= 0", getattr(self, name) >= 0)
@@ -209,6 +215,8 @@ class TrainConfig(_Config):
                 f"min_lr must not be above learning_rate: got min_lr = {self.min_lr} "
                 f"and learning_rate = {self.learning_rate}"
             )
+        is_known = 0 <= self.threads <= MAX_THREADS
+        _require("threads", self.threads, f"in 0..{MAX_THREADS} (0 = torch's choice)", is_known)
         _require("cooldown", self.cooldown, "in [0, 1]", 0.0 <= self.cooldown <= 1.0)
         for name in ("beta1", "beta2"):
             _require(name, getattr(self, name), "in [0, 1)", 0.0 <= getattr(self, name) < 1.0)

@@ -27,6 +27,7 @@ class GptblockError(Exception):
     """Root of all errors that gptblock raises on purpose."""
 
     exit_code: int = 1
+    is_told = False  # by another process, of several that train together
 
 
 class InputError(GptblockError):

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Literal, get_args
 
 from gptblock.bundle.manifest import ModelMetadata
+from gptblock.config import MAX_THREADS
 from gptblock.errors import ConfigError, CorruptError, NotFoundError, ProviderError
 from gptblock.runtime.capture import captured, one_line
 from gptblock.runtime.cuda import CPU, CUDA, cuda_problem, cuda_providers
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 
 ProviderName = Literal["auto", "cuda", "cpu"]
 
-MAX_THREADS = 1024  # no machine gains from more, and some tens of thousands take its memory
 _M_MMAP_THRESHOLD, _LARGE = -3, 2**20  # of glibc's malloc.h; bytes
 _SILENT = 4  # only fatal errors are logged: all others are raised, and say it there
 

@@ -8,9 +8,11 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from gptblock.errors import GptblockError
 from gptblock.study.run import Arm, Run, train_arm
 from gptblock.training.material import Material, prepare
 
@@ -43,6 +45,11 @@ def run_all(arms: Sequence[Arm], seeds: Sequence[int], jobs: int, on_done: OnDon
                 futures = [pool.submit(_run, arm, seed) for arm, seed in tasks]
             for done, future in enumerate(as_completed(futures), start=1):
                 on_done(future.result(), done, len(tasks))
+        except BrokenProcessPool:
+            raise GptblockError(
+                "a run was ended from outside (did memory run out?), and what the others did is not kept: "
+                "start again, with fewer --jobs"
+            ) from None
         except BaseException:
             stop.set()
             pool.shutdown(cancel_futures=True)

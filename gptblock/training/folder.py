@@ -51,14 +51,19 @@ def require_free(folder: Path, overwrite: bool) -> None:
         raise RunExistsError(f"{folder} holds other files and no run: give --out a new or an empty folder")
 
 
-def start_run(folder: Path, config: TrainConfig, tokenizer: Tokenizer) -> None:
-    """Make `folder` a run that has not begun; of a run that was there, everything goes, other files stay."""
+def make_folder(folder: Path) -> None:
+    """Make a run's folder, unless it is there. Raises InputError where it cannot be."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(
             f"the folder {folder} cannot be made: {error.strerror}; give another --out"
         ) from None
+
+
+def start_run(folder: Path, config: TrainConfig, tokenizer: Tokenizer) -> None:
+    """Make `folder` a run that has not begun; of a run that was there, everything goes, other files stay."""
+    make_folder(folder)
     for name in CONTENTS:
         if (folder / name).is_dir() and not (folder / name).is_symlink():
             shutil.rmtree(folder / name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,16 +15,18 @@ from gptblock.config import TrainConfig
 from gptblock.errors import ConfigError, InterruptedRunError
 from gptblock.training.checkpoint import State, read_checkpoint
 from gptblock.training.compute import resolve_compute, torch_threads
-from gptblock.training.events import Event, Started, Stopping
+from gptblock.training.events import Event, Noted, Started, Stopping
 from gptblock.training.folder import (
     METRICS,
     PICTURE,
     SAMPLES,
+    make_folder,
     require_free,
     start_run,
     write_config,
 )
 from gptblock.training.interrupt import stop_request
+from gptblock.training.lock import locked
 from gptblock.training.material import prepare
 from gptblock.training.metrics import read_measurements, rewind_measurements
 from gptblock.training.processes import Processes, joined
@@ -58,7 +61,8 @@ def train(
     call after so many steps, and `resume` goes on from there exactly as if it had never stopped: the same
     weights, metrics and best checkpoint. It may raise `max_iters`, follows a text that moved, and refuses
     any other change by name. `lr_decay_iters = 0`, `threads = 0` and "auto" then mean the run's own;
-    `sample_interval` is free. `overwrite` replaces a run that is there. `on_event` hears what happens.
+    `sample_interval` and `micro_batch_size` are free. `overwrite` replaces a run that is there. `on_event`
+    hears what happens.
 
     In several processes, which torchrun starts, each computes its share of every batch, and the first alone
     writes and is heard of; a run may go on with another number of them. `shard` spreads weights and moments
@@ -90,13 +94,14 @@ def train(
             processes.by_first(lambda: require_free(out, overwrite))
         material = processes.in_turn(lambda: prepare(config, saved.state if saved else None, emit))
         devices = [torch.cuda.current_device()] if config.device == "cuda" else []
-        with torch.random.fork_rng(devices=devices), torch_threads(config.threads):
+        with torch.random.fork_rng(devices=devices), torch_threads(config.threads), ExitStack() as held:
             trainer = Trainer(
                 config, material, out, emit, checkpoint=saved, processes=processes, is_sharded=shard
             )
-            processes.by_first(lambda: _open_folder(trainer))
+            processes.by_first(lambda: _open_folder(trainer, held))
             stop_at = min(config.max_iters, trainer.step + (stop_after or config.max_iters))
             trainer.emit(_started(trainer, stop_at))
+            _tell_of_the_rate(trainer)
             is_interrupted = _run(trainer, stop_at)
     if processes.is_first:
         title = f"Training on {config.data}"
@@ -134,7 +139,7 @@ def _continued(config: TrainConfig, state: State) -> TrainConfig:
     own = {name: getattr(before, name) for name, value in unsaid.items() if getattr(config, name) == value}
     config = config.replace(**own)
     was, now = before.to_dict(), config.to_dict()
-    free = ("data", "max_iters", "sample_interval")
+    free = ("data", "max_iters", "sample_interval", "micro_batch_size")
     changed = [name for name in was if was[name] != now[name] and name not in free]
     if config.max_iters < before.max_iters:
         changed.append("max_iters")
@@ -142,6 +147,12 @@ def _continued(config: TrainConfig, state: State) -> TrainConfig:
         raise ConfigError(
             f"--resume may raise max_iters and not lower it: got {config.max_iters}, and the run has "
             f"{before.max_iters}. --stop-after N ends this call after N steps; --overwrite begins anew"
+        )
+    if config.max_iters > before.max_iters and not before.min_lr:
+        raise ConfigError(
+            f"the run's learning rate is 0 from step {before.lr_decay_iters} on (its min_lr), so that more "
+            f"steps would change nothing: got max_iters = {config.max_iters}. Train anew with that, and "
+            f"another --out"
         )
     if changed:
         changes = ", ".join(f"{name} ({was[name]} in the run, {now[name]} given)" for name in changed)
@@ -161,7 +172,7 @@ def _require_processes(config: TrainConfig, processes: Processes, is_sharded: bo
     if is_sharded and config.sample_interval:
         raise ConfigError(
             f"a model spread over processes writes no samples: got --shard and "
-            f"sample_interval = {config.sample_interval}; leave one of them out"
+            f"sample_interval = {config.sample_interval}; leave --shard out, or give --sample-interval 0"
         )
     if config.batch_size < processes.size:
         raise ConfigError(
@@ -170,14 +181,24 @@ def _require_processes(config: TrainConfig, processes: Processes, is_sharded: bo
         )
 
 
-def _open_folder(trainer: Trainer) -> None:
-    """Bring the run's folder to the step that the trainer starts from."""
+def _open_folder(trainer: Trainer, held: ExitStack) -> None:
+    """Bring the run's folder to the step that the trainer starts from, and keep others out meanwhile."""
+    make_folder(trainer.run)
+    held.enter_context(locked(trainer.run))
     if trainer.is_resumed:
         rewind_measurements(trainer.run / METRICS, trainer.step)
         rewind_samples(trainer.run / SAMPLES, trainer.step)
         write_config(trainer.run, trainer.config)
     else:
         start_run(trainer.run, trainer.config, trainer.material.tokenizer)
+
+
+def _tell_of_the_rate(trainer: Trainer) -> None:
+    """A schedule has the length that it began with: what comes after it has the lowest rate."""
+    config = trainer.config
+    if trainer.is_resumed and config.lr_decay_iters < config.max_iters:
+        text = f"from step {config.lr_decay_iters} on the learning rate is {config.min_lr:g}, its min_lr"
+        trainer.emit(Noted(text))
 
 
 def _started(trainer: Trainer, stop_at: int) -> Started:

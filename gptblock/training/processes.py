@@ -59,6 +59,7 @@ class Processes:
         dist.broadcast_object_list(outcome)
         result, problem = outcome[0]
         if problem:
+            problem.is_told = not self.is_first
             raise problem
         return result  # type: ignore[return-value]
 

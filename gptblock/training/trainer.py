@@ -262,7 +262,8 @@ class Trainer:
     def _require_finite(self, value: float) -> None:
         if not math.isfinite(value):
             raise DivergedError(
-                f"the loss is {value} at step {self.step}: training has diverged. Try a lower "
+                f"the loss is {value} at step {self.step}: training has diverged. Begin anew (--overwrite, "
+                f"or another --out) with a lower "
                 f"--learning-rate (it was {self.config.learning_rate}), a longer --warmup-iters (it was "
                 f"{self.config.warmup_iters}), or --grad-clip 1 (it was {self.config.grad_clip}). "
                 f"The checkpoints of before are in {self.run}"

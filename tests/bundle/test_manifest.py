@@ -77,7 +77,7 @@ def test_the_keys_inside_an_onnx() -> None:
         "gptblock.model": '{"vocab_size": 2, "block_size": 4, "n_layer": 1, "n_head": 1, "n_embd": 2, '
         '"dropout": 0.0, "norm": "layernorm", "norm_placement": "pre", "norm_eps": 1e-05, '
         '"feedforward": "relu", "ff_ratio": 0.0, "positions": "learned", "qk_norm": false, '
-        '"bias": "lecture", "tie_weights": false, "init": "gpt2"}',
+        '"token_shift": 0, "bias": "lecture", "tie_weights": false, "init": "gpt2"}',
         "gptblock.tokenizer": '{"type": "char", "vocab": "ab"}',
         "gptblock.precision": "fp32",
         "gptblock.minimum_onnxruntime": "1.28",

@@ -71,7 +71,7 @@ def test_a_bundle_is_shown(run: Path, inside: str) -> None:
         "created": "2026-11-30T12:00:00+00:00",
         "model": "vocab_size 3, block_size 8, n_layer 1, n_head 2, n_embd 4, dropout 0.0, norm layernorm, "
         "norm_placement pre, norm_eps 1e-05, feedforward relu, ff_ratio 0.0, positions learned, "
-        "qk_norm False, bias lecture, tie_weights False, init gpt2",
+        "qk_norm False, token_shift 0, bias lecture, tie_weights False, init gpt2",
         "tokenizer": "char, 3 symbols",
         "needs": "onnxruntime 1.28 or newer",
         "training": "my\\x1b[2J text.txt, 20 steps, loss 1.2500, validation loss 1.5000",

@@ -21,7 +21,7 @@ from gptblock.errors import (
     RunExistsError,
     UnavailableError,
 )
-from gptblock.training import Evaluated, Event, Saved, Started, Stepped, Stopping, load_model, train
+from gptblock.training import Evaluated, Event, Noted, Saved, Started, Stepped, Stopping, load_model, train
 from gptblock.training.checkpoint import read_state
 
 LAST = Path("checkpoints", "last")
@@ -107,6 +107,36 @@ def test_a_batch_in_parts_has_the_gradients_of_the_whole(
     assert max(whole[name].abs().max() for name in names) > 1e-3
     for name in names:
         torch.testing.assert_close(parts[name], whole[name], atol=1e-6, rtol=0, msg=name)
+
+
+def test_more_steps_than_the_schedule_has_are_said_to_have_its_lowest_rate(
+    config: TrainConfig, tmp_path: Path
+) -> None:
+    train(config.replace(min_lr=1e-4), tmp_path / "run")
+    notes: list[str] = []
+    more = config.replace(min_lr=1e-4, max_iters=22)
+    train(
+        more,
+        tmp_path / "run",
+        resume=True,
+        on_event=lambda event: notes.append(event.text) if isinstance(event, Noted) else None,
+    )
+    assert notes == ["from step 20 on the learning rate is 0.0001, its min_lr"]
+
+
+def test_more_steps_at_no_rate_are_refused(config: TrainConfig, tmp_path: Path) -> None:
+    train(config.replace(min_lr=0.0), tmp_path / "run")
+    with pytest.raises(
+        ConfigError, match=r"learning rate is 0 from step 20 on.*got max_iters = 22. Train anew"
+    ):
+        train(config.replace(min_lr=0.0, max_iters=22), tmp_path / "run", resume=True)
+
+
+def test_how_many_windows_at_once_may_change_on_the_way(config: TrainConfig, tmp_path: Path) -> None:
+    train(config, tmp_path / "run", stop_after=10)
+    result = train(config.replace(micro_batch_size=1), tmp_path / "run", resume=True)
+    assert result.step == 20
+    assert load_model(tmp_path / "run", "last").record.config["micro_batch_size"] == 1
 
 
 def test_the_same_seed_gives_the_same_run_and_another_another(config: TrainConfig, tmp_path: Path) -> None:
