@@ -200,16 +200,23 @@ def main() -> None:
 
 
 def _table(outcomes: dict[str, list[Outcome]]) -> str:
-    """Medians, each with its lowest and highest; the ratio to the first row's time is that of each round."""
+    """Medians, each with its lowest and highest; what is compared with the first row is so round by round."""
     first = next(iter(outcomes.values()))
-    lines = ["| run | validation loss | the first row's time / this |", "| --- | --- | --- |"]
+    lines = ["| run | validation loss | above the first row | the first row's time / this |"]
+    lines.append("| --- " * 4 + "|")
     for name, found in outcomes.items():
-        ratios = [a.seconds / b.seconds for a, b in zip(first, found, strict=True)]
-        lines.append(f"| {name} | {_spread([o.loss for o in found], 4)} | {_spread(ratios, 2)} |")
+        pairs = list(zip(first, found, strict=True))
+        losses = _spread([o.loss for o in found], 4)
+        above = _spread([b.loss - a.loss for a, b in pairs], 4)
+        lines.append(
+            f"| {name} | {losses} | {above} | {_spread([a.seconds / b.seconds for a, b in pairs], 2)} |"
+        )
     return "\n".join(lines) + "\n"
 
 
 def _spread(values: list[float], digits: int) -> str:
+    if any(map(math.isnan, values)):
+        return ""
     return f"{median(values):.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
