@@ -132,7 +132,7 @@ def test_stopping_and_resuming_is_straight(text: str, tmp_path: Path) -> None:
         (
             ["--learning-rate", "1e30", "--warmup-iters", "0", "--grad-clip", "0"],
             1,
-            "Try a lower --learning-rate",
+            "with a lower --learning-rate",
         ),
     ],
 )
