@@ -25,7 +25,7 @@ demo: .venv/.installed wheel  ## train about a minute on real text, export with 
 test: .venv/.installed  ## run the tests, in two processes
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-variants: .venv/.installed  ## train, export and prove every combination of a block's parts: about an hour
+variants: .venv/.installed  ## train, export and prove every combination of a block's parts: hours
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 tests/export/test_variants.py --all-variants
 
 # Installs nothing, for such a machine may have no network: PYTHON has gptblock[gpu,train,test].
