@@ -108,6 +108,7 @@ def generate(
     Without BUNDLE: artifacts/model, or the demo that ships with gptblock where that does not exist.
     Prints the prompt and its continuation; an empty prompt starts from token 0.
     """
+    from gptblock.bundle.locate import age_of
     from gptblock.bundle.store import find_bundle
     from gptblock.runtime.completion import Generation
     from gptblock.runtime.model import load
@@ -117,6 +118,8 @@ def generate(
     location = find_bundle(bundle)
     if location.is_demo:
         tell(DEMO_TAKEN)
+    if location.kind == "bundle" and (age := age_of(location.path)):
+        tell(age)
     model = load(
         location.path,
         precision=precision,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +39,28 @@ def find_bundle(path: Path | None) -> Location:
         return _find(path or DEFAULT_RUN)
     except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         raise CorruptError(f"{path or DEFAULT_RUN} cannot be read: {error}") from None
+
+
+def age_of(bundle: Path) -> str:
+    """What to say of a bundle whose run has been trained further since; nothing where none has.
+
+    Of a bundle in its run's folder; one that was copied elsewhere has no run beside it.
+    """
+    run = bundle.resolve().parent
+    try:
+        exported = json.loads((bundle / MANIFEST_NAME).read_text(encoding="utf-8"))["training"]["steps"]
+        best, last = (
+            json.loads((run / "checkpoints" / which / "state.json").read_text(encoding="utf-8"))["step"]
+            for which in ("best", "last")
+        )
+    except (OSError, ValueError, KeyError, TypeError):  # no run, or none that was trained
+        return ""
+    if exported in (best, last):
+        return ""
+    return (
+        f"this bundle is of step {exported}; the run's best is of step {best} by now, and its last of step "
+        f"{last}: gptblock export {shlex.quote(str(run))} makes it anew"
+    )
 
 
 def _find(path: Path) -> Location:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import gptblock
-from gptblock.bundle.locate import Location, find_bundle
+from gptblock.bundle.locate import Location, age_of, find_bundle
 from gptblock.errors import BundleError, CorruptError, NotFoundError
 
 
@@ -41,6 +42,32 @@ def test_a_run_a_bundle_or_a_graph(run: Path, form: str, inside: str, kind: str)
     assert found.kind == kind
     assert found.path.samefile(run / (inside or "bundle"))
     assert not found.is_demo
+
+
+def write_states(run: Path, best: int, last: int) -> None:
+    for which, step in (("best", best), ("last", last)):
+        (run / "checkpoints" / which).mkdir(exist_ok=True)
+        (run / "checkpoints" / which / "state.json").write_text(json.dumps({"step": step}))
+
+
+def test_a_bundle_whose_run_went_on_says_so(run: Path) -> None:
+    manifest = json.loads((run / "bundle/manifest.json").read_text())
+    manifest["training"]["steps"] = 200
+    (run / "bundle/manifest.json").write_text(json.dumps(manifest))
+    assert age_of(run / "bundle") == ""  # no checkpoint beside it
+    write_states(run, best=200, last=250)
+    assert age_of(run / "bundle") == ""
+    write_states(run, best=150, last=200)  # exported with --checkpoint last
+    assert age_of(run / "bundle") == ""
+    write_states(run, best=500, last=600)
+    assert re.match(
+        r"this bundle is of step 200; the run's best is of step 500 by now, and its last of step 600: "
+        r"gptblock export '.*dir é ☃ x' makes it anew",
+        age_of(run / "bundle"),
+    )
+    manifest["training"] = None  # of a converted model
+    (run / "bundle/manifest.json").write_text(json.dumps(manifest))
+    assert age_of(run / "bundle") == ""
 
 
 def test_the_working_directory_itself(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
