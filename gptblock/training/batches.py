@@ -31,7 +31,10 @@ class Windows:
         """The windows (B, block_size + 1) int64, on the device, that begin at `starts` (B,): one gather."""
         if isinstance(self._rows, Tensor):
             return self._rows[starts.to(self.device)].long()
-        return torch.from_numpy(self._rows[starts.numpy()].astype(np.int64)).to(self.device)
+        batch = torch.from_numpy(self._rows[starts.numpy()].astype(np.int64))
+        if self.device.type == "cuda":
+            batch = batch.pin_memory()  # so that it is copied while the GPU still works at the step before
+        return batch.to(self.device, non_blocking=True)
 
 
 def draw_batch(windows: Windows, batch_size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
