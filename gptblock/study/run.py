@@ -25,7 +25,7 @@ from gptblock.training.schedule import learning_rate
 # The lecture's sixth part, to the letter: torch's own initialisation, and AdamW as torch has it, without
 # clipping. One thread, so that every run is the same whatever runs beside it.
 LECTURE = train_config("part6").replace(
-    init="torch", beta2=0.999, weight_decay=0.01, grad_clip=0.0, device="cpu", threads=1
+    init="torch", beta2=0.999, weight_decay=0.01, grad_clip=0.0, eval_iters=200, device="cpu", threads=1
 )
 
 
