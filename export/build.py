@@ -24,6 +24,7 @@ from gptblock.bundle.manifest import (
 from gptblock.bundle.store import hash_file, replace_folder, write_tensors
 from gptblock.errors import ConfigError, CorpusError, CorruptError, InputError, ProofError
 from gptblock.export.card import model_card
+from gptblock.export.fuse import can_fuse, fuse
 from gptblock.export.onnx import export_onnx
 from gptblock.export.parity import make_golden, prove_onnx, prove_torchscript
 from gptblock.export.quantize import check_rounding, quantize
@@ -112,6 +113,7 @@ def export_model(
     golden = make_golden(model)
     checks: dict[str, Sequence[Check]] = {}
     written: dict[str, Precision] = {"model.onnx": "fp32"}
+    weights: dict[str, str] = {}  # the file that those of a graph without its own are in
 
     def prove(name: str, proof: Callable[[GPT | None, Path, Golden], Sequence[Check]]) -> None:
         try:
@@ -141,13 +143,18 @@ def export_model(
         if "torchscript" in formats:
             written["model.pt"] = "fp32"
             export_torchscript(model, new / "model.pt")
+        for name, precision in [*written.items()]:
+            if name.endswith(".onnx") and can_fuse(model.config, precision):
+                cpu_graph = new / name.replace(".onnx", ".cpu.onnx")
+                fuse(new / name, cpu_graph, model.config)
+                written[cpu_graph.name], weights[cpu_graph.name] = precision, name
         if is_consumed := consume and len(golden.positions) < model.config.block_size:
             for parameter in model.parameters():
                 parameter.data = parameter.new_empty(0)  # the very tensor: torch's exporter holds it, too
         for name, precision in written.items():
             if name.endswith(".pt"):
                 prove(name, prove_torchscript)
-            elif precision in ("int8", "int4"):
+            elif precision in ("int8", "int4") and name not in weights:
                 prove(name, functools.partial(_prove_quantized, fp32))
             else:
                 prove(name, prove_onnx)
@@ -160,6 +167,7 @@ def export_model(
                 precision=written.get(path.name),
                 checks=tuple(checks.get(path.name, ())),
                 cost=costs.get(path.name),
+                weights=weights.get(path.name),
             )
             for path in sorted(new.iterdir())
         }

@@ -41,6 +41,7 @@ class CachedGPT(nn.Module):
         self.block_size = model.config.block_size
         self.n_head = model.config.n_head
         self.scale = model.config.head_size**-0.5
+        self.has_shift = model.config.token_shift > 0
 
     def forward(
         self,
@@ -55,8 +56,10 @@ class CachedGPT(nn.Module):
         x = self.model.token_embedding(input_ids)  # (B, T, C)
         if self.model.position_embedding is not None:
             x = x + self.model.position_embedding(positions)
+        wanted = logits_positions[:, :, None].expand(-1, -1, x.shape[-1])  # (B, K, C)
         present: list[Tensor] = []
         present_shift: list[Tensor] = []
+        last = len(self.model.blocks) - 1
         for i, block in enumerate(self.model.blocks):
             assert isinstance(block, Block)
             q, k, v = block.attention.project(block.before_attention(x), positions)  # 3 x (B, T, C)
@@ -64,6 +67,9 @@ class CachedGPT(nn.Module):
             value = scatter(caches[2 * i + 1], v, past_length)
             y = attend(q, key, value, past_length + time, self.n_head, self.scale)  # (B, T, C)
             present += [key, value]
+            # Of the last block only keys and values are needed at positions that nobody reads.
+            if i == last and not self.has_shift:
+                x, y = x.gather(1, wanted), y.gather(1, wanted)  # (B, T, C) -> (B, K, C)
             x = block.after_attention(x, block.attention.proj(y))
             read = block.before_feedforward(x)
             if isinstance(block.shift, TokenShift):
@@ -71,10 +77,9 @@ class CachedGPT(nn.Module):
                 before = tokens_before(cache, past_length, block.shift.token_shift)
                 read = block.shift.mix(torch.cat((before, read), dim=1))
                 present_shift.append(cache)
+                if i == last:
+                    x, read = x.gather(1, wanted), read.gather(1, wanted)  # (B, T, C) -> (B, K, C)
             x = block.after_feedforward(x, block.feedforward(read))
-        # Only the positions somebody reads go through the norm and the head.
-        wanted = logits_positions[:, :, None].expand(-1, -1, x.shape[-1])  # (B, K, C)
-        x = x.gather(1, wanted)  # (B, T, C) -> (B, K, C)
         return self.model.lm_head(self.model.ln_f(x)).float(), *present, *present_shift
 
 

@@ -68,7 +68,8 @@ class Cost:
 class FileEntry:
     """A file of the bundle: its bytes, and of a model file the precision and the parity record.
 
-    `cost` is that of a precision below fp32, None where no text was at hand to measure it on.
+    `cost` is that of a precision below fp32, None where no text was at hand to measure it on. A graph for
+    ONNX Runtime's CPU provider alone has no weights of its own: `weights` is the file that they are in.
     """
 
     size: int  # bytes
@@ -76,6 +77,7 @@ class FileEntry:
     precision: str | None = None  # None: not a model
     checks: tuple[Check, ...] = ()
     cost: Cost | None = None
+    weights: str | None = None
 
     def __post_init__(self) -> None:
         _require("size", self.size, ">= 0", self.size >= 0)
@@ -140,8 +142,10 @@ class Manifest:
     schema_version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
-        for name in self.files:
+        for name, entry in self.files.items():
             _require_plain(name)
+            there = ", ".join(self.files)
+            _require(f"weights of {name}", entry.weights, f"of {there}", entry.weights in (None, *self.files))
         _require("created", repr(self.created), "an ISO 8601 time in UTC", _is_utc(self.created))
         _require_release(self.minimum_onnxruntime)
 

@@ -16,6 +16,7 @@ __all__ = [
     "Location",
     "find_bundle",
     "model_path",
+    "cpu_path",
     "read_manifest",
     "check_files",
     "find_problems",
@@ -63,13 +64,35 @@ def model_path(location: Location, precision: str) -> Path:
         return location.path
     folder = location.path
     manifest = read_manifest(folder)
-    graphs = {entry.precision: name for name, entry in manifest.files.items() if name.endswith(".onnx")}
+    graphs = {str(entry.precision): name for name, entry in _graphs(manifest) if not entry.weights}
     if precision not in graphs:
         raise NotFoundError(
-            f"{folder} has no {precision} graph; it has {', '.join(sorted(filter(None, graphs))) or 'none'}: "
+            f"{folder} has no {precision} graph; it has {', '.join(sorted(graphs)) or 'none'}: "
             f"give --precision one of these, or auto; gptblock export RUN --precision {precision} writes it"
         )
-    name = graphs[precision]
+    return _whole(folder, manifest, graphs[precision])
+
+
+def cpu_path(location: Location, precision: str) -> Path | None:
+    """The .onnx that ONNX Runtime's CPU provider runs faster than `model_path`; None where there is none.
+
+    Raises CorruptError as `model_path` does.
+    """
+    if location.kind == "file":
+        return None
+    manifest = read_manifest(location.path)
+    for name, entry in _graphs(manifest):
+        if entry.weights and entry.precision == precision:
+            return _whole(location.path, manifest, name)
+    return None
+
+
+def _graphs(manifest: Manifest) -> list[tuple[str, FileEntry]]:
+    return [(name, entry) for name, entry in manifest.files.items() if name.endswith(".onnx")]
+
+
+def _whole(folder: Path, manifest: Manifest, name: str) -> Path:
+    """The file, which is as large as it was written."""
     path = folder / name
     size, written = path.stat().st_size if path.is_file() else 0, manifest.files[name].size
     if size != written:

@@ -17,7 +17,7 @@ import numpy as np
 
 import gptblock
 from gptblock.bundle.manifest import Precision
-from gptblock.bundle.store import Location, find_bundle, model_path, read_manifest
+from gptblock.bundle.store import Location, cpu_path, find_bundle, model_path, read_manifest
 from gptblock.errors import ConfigError, CorruptError, NotFoundError
 from gptblock.runtime.decoder import Decoder
 from gptblock.runtime.fresh import Footprint, footprint
@@ -81,7 +81,12 @@ def bench(
             decoders[precision] = [
                 Decoder(
                     open_session(
-                        graph, provider=provider, threads=count, device_id=device_id, use_tf32=use_tf32
+                        graph,
+                        cpu_graph=cpu_path(location, precision),
+                        provider=provider,
+                        threads=count,
+                        device_id=device_id,
+                        use_tf32=use_tf32,
                     )
                 )
                 for count in counts

@@ -39,75 +39,100 @@ def cache_names(config: ModelConfig) -> dict[str, str]:
 class Cache:
     """Keys and values of the tokens that `batch` rows have read so far, `capacity` tokens at most.
 
-    The graph reads and writes the same buffers, so a step copies nothing. Attention reads a buffer to its
-    end, so on the CPU the buffers are hardly longer than what is in them, and grow as they fill. A cache
-    belongs to one call: two calls on one decoder have two caches and do not disturb each other.
+    The graph reads and writes the same buffers, so a step copies nothing. The standard Attention reads a
+    buffer to its end, so for it, on the CPU, they are hardly longer than what is in them, and grow as they
+    fill. A cache belongs to one call: two calls on one decoder do not disturb each other.
     """
 
     def __init__(self, decoder: Decoder, batch: int, capacity: int) -> None:
         self.batch = batch
         self.capacity = capacity
         self.length: Ids = np.zeros(batch, np.int64)  # (batch,) tokens that each row holds
-        self.binding = decoder.session.ort.io_binding()
-        self._provider = decoder.session.provider
-        self._vocab_size = decoder.metadata.model.vocab_size
-        # On the CPU these are numpy's memory, which no binding keeps alive.
-        self._held: dict[str, tuple[np.ndarray, OrtValue]] = {}
-        self._chunk: tuple[Ids, Ids, Logits] | None = None
-        self.past_length: Ids = np.zeros(batch, np.int64)  # (batch,) `length`, as the graph reads it
-        self._bind("past_length", self.past_length)
-        self._names = decoder.cache_names
-        self._width, self._dtype = decoder.metadata.model.n_embd, decoder.cache_dtype
+        self._decoder = decoder
         self._room = 0  # tokens that the buffers have room for
+        self._buffers: dict[str, np.ndarray] = {}  # by the input that is one
+        self._views: dict[int | None, _View] = {}
 
     def reserve(self, tokens: int) -> None:
         """Make room for rows of `tokens` tokens, of which `capacity` allows no more."""
         assert tokens <= self.capacity, "the chunk does not fit into the cache"
         if tokens <= self._room:
             return
-        before, self._room = self._room, self.capacity
-        if self._provider.name == "cpu":
+        self._room = self.capacity
+        if not self._decoder.is_fused and self._decoder.session.provider.name == "cpu":
             self._room = min(self.capacity, tokens + max(_GROWTH, tokens // 8))
-        for past, present in self._names.items():
+        for name in self._decoder.cache_names:
             # zeros, not whatever the memory held: a NaN there would survive being masked
-            buffer = np.zeros((self.batch, self._room, self._width), self._dtype)
-            if before:
-                buffer[:, :before] = self._held[past][0]
-            self.binding.bind_ortvalue_output(present, self._bind(past, buffer, self._provider.name))
+            buffer = np.zeros(
+                self._decoder.cache_shape(name, self.batch, self._room), self._decoder.cache_dtype
+            )
+            if (before := self._buffers.get(name)) is not None:
+                buffer[:, : before.shape[1]] = before
+            self._buffers[name] = buffer
+        self._views.clear()
 
-    def chunk(self, time: int, kept: int) -> tuple[Ids, Ids, Logits]:
-        """The arrays that the graph reads and writes: ids (B, time), positions and logits (B, kept).
+    def view(self, row: int | None = None) -> _View:
+        """All rows or one, for a step of theirs; made once, so that the token loop binds nothing."""
+        if row not in self._views:
+            rows = slice(None) if row is None else slice(row, row + 1)
+            buffers = {name: buffer[rows] for name, buffer in self._buffers.items()}
+            self._views[row] = _View(self._decoder, buffers)
+        return self._views[row]
 
-        They are bound once and serve as long as the sizes stay, so that a step of the token loop binds
-        nothing; what the last step wrote there is overwritten by the next.
-        """
+
+class _View:
+    """Rows of a cache, bound to the graph."""
+
+    def __init__(self, decoder: Decoder, buffers: dict[str, np.ndarray]) -> None:
+        self.batch = len(next(iter(buffers.values())))
+        self._session = decoder.session
+        self._binding = decoder.session.ort.io_binding()
+        self._vocab_size = decoder.metadata.model.vocab_size
+        # On the CPU these are numpy's memory, which no binding keeps alive.
+        self._held: dict[str, tuple[np.ndarray, OrtValue]] = {}
+        self._chunk: tuple[Ids, Ids, Logits] | None = None
+        self._past_length: Ids = np.zeros(self.batch, np.int64)  # (batch,)
+        self._bind("past_length", self._past_length)
+        for past, buffer in buffers.items():
+            value = self._bind(past, buffer, self._session.provider.name)
+            self._binding.bind_ortvalue_output(decoder.cache_names[past], value)
+
+    def run(self, ids: Ids, positions: Ids, past_length: Ids) -> Logits:
+        """The logits (B, K, vocab_size) at `positions` (B, K) of a chunk `ids` (B, T), until the next run."""
+        bound_ids, bound_positions, logits = self._arrays(ids.shape[1], positions.shape[1])
+        bound_ids[:], bound_positions[:], self._past_length[:] = ids, positions, past_length
+        self._session.ort.run_with_iobinding(self._binding)
+        return logits
+
+    def _arrays(self, time: int, kept: int) -> tuple[Ids, Ids, Logits]:
+        """What the graph reads and writes beside the cache. Bound once, they serve while the sizes stay."""
         if self._chunk is None or (self._chunk[0].shape[1], self._chunk[1].shape[1]) != (time, kept):
             ids = np.zeros((self.batch, time), np.int64)
             positions = np.zeros((self.batch, kept), np.int64)
             logits = np.zeros((self.batch, kept, self._vocab_size), np.float32)
             self._bind("input_ids", ids)
             self._bind("logits_positions", positions)
-            self.binding.bind_ortvalue_output("logits", self._value("logits", logits))
+            self._binding.bind_ortvalue_output("logits", self._value("logits", logits))
             self._chunk = ids, positions, logits
         return self._chunk
 
     def _bind(self, name: str, array: np.ndarray, device: str = "cpu") -> OrtValue:
         """Let the graph read its input `name` from `array`, or from a copy on another device."""
         value = self._value(name, array, device)
-        self.binding.bind_ortvalue_input(name, value)
+        self._binding.bind_ortvalue_input(name, value)
         return value
 
     def _value(self, name: str, array: np.ndarray, device: str = "cpu") -> OrtValue:
         import onnxruntime
 
-        device_id = 0 if device == "cpu" else self._provider.device_id
+        device_id = 0 if device == "cpu" else self._session.provider.device_id
         value = onnxruntime.OrtValue.ortvalue_from_numpy(array, device, device_id)
         self._held[name] = array, value
         return value
 
 
 class Decoder:
-    """An open session whose graph keeps the contract of `gptblock.export.graph`."""
+    """An open session whose graph keeps the contract of `gptblock.export.graph`, or of `.fuse`."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -131,10 +156,23 @@ class Decoder:
             )
         half = inputs[expected[-1]].type == "tensor(float16)"
         self.cache_dtype = np.float16 if half else np.float32
+        self.is_fused = len(inputs[expected[3]].shape) == 4  # see gptblock.export.fuse
+        if self.is_fused and session.provider.name != "cpu":
+            raise ProviderError(
+                "this graph is for ONNX Runtime's CPU provider: run it with --provider cpu, or on "
+                f"{session.provider.name} the one without .cpu in its name"
+            )
 
     @property
     def block_size(self) -> int:
         return self.metadata.model.block_size
+
+    def cache_shape(self, name: str, batch: int, capacity: int) -> tuple[int, ...]:
+        """Of the graph's input `name`, which is one of `cache_names`."""
+        model = self.metadata.model
+        if self.is_fused and name.startswith("past_key_values."):
+            return batch, model.n_head, capacity, model.head_size
+        return batch, capacity, model.n_embd
 
     def step(self, cache: Cache, ids: Ids, positions: Ids, valid: Ids | None = None) -> Logits:
         """Read one chunk a row, and return the logits at `positions` of the chunk.
@@ -147,10 +185,16 @@ class Decoder:
         assert batch == cache.batch, "a cache serves as many rows as it was made for"
         # What padding writes is overwritten by the row's next chunk, but it must fit.
         cache.reserve(int(cache.length.max()) + time)
-        bound_ids, bound_positions, logits = cache.chunk(time, positions.shape[1])
-        bound_ids[:], bound_positions[:], cache.past_length[:] = ids, positions, cache.length
         try:
-            self.session.ort.run_with_iobinding(cache.binding)
+            if self.is_fused and batch > 1 and time > 1 and cache.length.any():  # which it cannot do at once
+                logits = np.concatenate(
+                    [
+                        cache.view(i).run(ids[i : i + 1], positions[i : i + 1], cache.length[i : i + 1])
+                        for i in range(batch)
+                    ]
+                )
+            else:
+                logits = cache.view().run(ids, positions, cache.length)
         except Exception as error:  # ONNX Runtime's exceptions have no base of their own
             raise self._failed(error) from None
         cache.length += time if valid is None else valid

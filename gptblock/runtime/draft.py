@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 MAX_DRAFT = 8  # tokens guessed ahead
-MAX_ROWS = 2  # a larger batch keeps the processor busy with tokens that are certain
+MAX_ROWS = 1  # several keep the processor busy with tokens that are certain
 PROMISING = 0.5  # of the last tokens guessed right: with less, guessing takes longer than it saves
 MAX_SUFFIXES = 1 << 15  # remembered at a time, some 4 MB a row; then the table starts anew
 

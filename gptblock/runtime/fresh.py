@@ -8,10 +8,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from gptblock.bundle.manifest import Precision
 from gptblock.errors import GptblockError
-from gptblock.runtime.decoder import Decoder
-from gptblock.runtime.model import Model
-from gptblock.runtime.session import ProviderName, open_session
+from gptblock.runtime.model import load
+from gptblock.runtime.session import ProviderName
 from gptblock.runtime.speed import Spread
 from gptblock.runtime.wheels import load_onnxruntime
 
@@ -20,8 +20,8 @@ _MEASURE = """
 import sys
 from pathlib import Path
 from gptblock.runtime.fresh import growth
-graph, provider, threads, device_id = sys.argv[1:]
-print(growth(Path(graph), provider, int(threads), int(device_id)))
+path, precision, provider, threads, device_id = sys.argv[1:]
+print(growth(Path(path), precision, provider, int(threads), int(device_id)))
 """
 
 
@@ -55,7 +55,7 @@ def footprint(
     options += ["--provider", provider, "--threads", str(threads), "--device-id", str(device_id)]
     command = [sys.executable, "-m", "gptblock", "generate", *options, "--", str(path)]
     starts = [_first_character(command) for _ in range(_STARTS)]
-    command = [sys.executable, "-c", _MEASURE, str(graph), provider, str(threads), str(device_id)]
+    command = [sys.executable, "-c", _MEASURE, str(path), precision, provider, str(threads), str(device_id)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     _require_success(done.returncode, done.stderr)
     memory = None if done.stdout.strip() == "None" else int(done.stdout)
@@ -64,12 +64,13 @@ def footprint(
     return Footprint(precision, graph.name, size, threads, Spread.of(starts), memory, by_file)
 
 
-def growth(graph: Path, provider: ProviderName, threads: int, device_id: int) -> int | None:
+def growth(
+    path: Path, precision: Precision, provider: ProviderName, threads: int, device_id: int
+) -> int | None:
     """`Footprint.memory` of the process that calls it, which is to have done nothing else before."""
     load_onnxruntime()
     before = resident_bytes()
-    session = open_session(graph, provider=provider, threads=threads, device_id=device_id)
-    model = Model(Decoder(session))
+    model = load(path, precision=precision, provider=provider, threads=threads, device_id=device_id)
     model.generate(max_new_tokens=1, temperature=0.0)
     after = resident_bytes()
     return None if before is None or after is None else after - before

@@ -53,13 +53,14 @@ class Session:
 def open_session(
     graph: Path,
     *,
+    cpu_graph: Path | None = None,
     provider: ProviderName = "auto",
     threads: int | None = None,
     device_id: int = 0,
     use_tf32: bool = False,
     lean: bool = False,
 ) -> Session:
-    """Open an .onnx of gptblock's.
+    """Open an .onnx of gptblock's; on the CPU `cpu_graph`, where it is given, in its place.
 
     `cuda` is CUDA or a ProviderError that says what is missing; `auto` is CUDA where it works, else the
     CPU with the reason in `Session.provider`. `threads` is how many CPU threads share one operator, 1 to
@@ -87,6 +88,7 @@ def open_session(
         if provider == "cuda":
             raise ProviderError(f"CUDA was asked for and cannot be used: {opened}")
         reason = f"CUDA is not available: {opened.text}"
+    graph = cpu_graph or graph
     return _session(ort, graph, _on_cpu(ort, graph, options), Provider("cpu", 0, reason))
 
 

@@ -69,16 +69,20 @@ def verify(
         )
     folder = location.path
     manifest = read_manifest(folder)
-    only = model_path(location, precision).name if precision else None
+    if precision:
+        model_path(location, precision)  # raises where there is none
     if problems := check_files(folder, manifest):
         return Verification(folder, None, problems, is_demo=location.is_demo)
     golden = Golden.from_tensors(read_tensors(folder / GOLDEN_NAME), manifest.model)
     proofs: dict[str, list[Check]] = {}
     unproved = []
     taken: Provider | None = None
-    for name, entry in manifest.files.items():
-        if only and name.endswith(".onnx") and name != only:
+    # Those for the CPU provider alone last: by then it is known what runs the others.
+    for name, entry in sorted(manifest.files.items(), key=lambda file: file[1].weights is not None):
+        if precision and name.endswith(".onnx") and entry.precision != precision:
             unproved.append(f"{name}: its hash holds; only {precision} was asked for")
+        elif entry.weights and taken and taken.name != "cpu":
+            unproved.append(f"{name}: its hash holds; it is for the CPU, and --provider cpu proves it")
         elif name.endswith(".onnx"):
             session = open_session(folder / name, provider=provider, threads=threads, device_id=device_id)
             taken = session.provider

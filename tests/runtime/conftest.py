@@ -23,6 +23,7 @@ from gptblock.bundle.manifest import ModelMetadata
 from gptblock.config import ModelConfig
 from gptblock.runtime.decoder import Decoder
 from gptblock.runtime.model import Model, load
+from gptblock.runtime.session import open_session
 
 CUDA = "CUDAExecutionProvider"
 CPU = "CPUExecutionProvider"
@@ -36,7 +37,14 @@ def tiny(tiny_bundle: Path) -> Model:
 
 @pytest.fixture
 def decoder(tiny: Model) -> Decoder:
+    """The graph that the CPU runs, its attention fused."""
     return tiny.decoder
+
+
+@pytest.fixture
+def standard(tiny_bundle: Path) -> Decoder:
+    """The graph of standard operators."""
+    return Decoder(open_session(tiny_bundle / "model.onnx", provider="cpu", threads=1))
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import onnx
 import pytest
 import torch
 
-from gptblock.errors import CorruptError, InputError
+from gptblock.errors import CorruptError, InputError, ProviderError
 from gptblock.runtime.decoder import Cache, Decoder
 from gptblock.runtime.session import Provider, open_session
 
@@ -23,6 +23,11 @@ def expected(tiny_model) -> np.ndarray:
     """Torch's logits of IDS: (3, 16, 65)."""
     with torch.no_grad():
         return tiny_model(torch.from_numpy(IDS)).numpy()
+
+
+@pytest.fixture(params=["model.cpu.onnx", "model.onnx"])
+def decoder(tiny_bundle, request) -> Decoder:
+    return Decoder(open_session(tiny_bundle / request.param, provider="cpu", threads=1))
 
 
 def everywhere(batch: int, time: int) -> np.ndarray:
@@ -170,26 +175,50 @@ def test_only_a_subword_vocabulary_may_have_fewer_tokens(tokens, message, altere
         assert Decoder(session).tokenizer.decode([1, 64]) == "t1 " + ("t64" if tokens == 65 else "\ufffd")
 
 
-def test_a_cache_grows_as_it_fills_and_no_further_than_its_capacity(decoder, expected, monkeypatch):
+def room(cache: Cache) -> int:
+    return cache.view()._binding.get_outputs()[1].shape()[-2]
+
+
+def test_a_cache_grows_as_it_fills_and_no_further_than_its_capacity(standard, expected, monkeypatch):
     monkeypatch.setattr("gptblock.runtime.decoder._GROWTH", 3)
-    cache = Cache(decoder, 3, 16)
+    cache = Cache(standard, 3, 16)
     rooms = []
     for at in range(16):
-        logits = decoder.step(cache, IDS[:, at : at + 1], everywhere(3, 1))
+        logits = standard.step(cache, IDS[:, at : at + 1], everywhere(3, 1))
         np.testing.assert_allclose(logits[:, 0], expected[:, at], atol=1e-5, rtol=0)
-        rooms.append(cache.binding.get_outputs()[1].shape()[1])
+        rooms.append(room(cache))
     assert rooms == [4] * 4 + [8] * 4 + [12] * 4 + [16] * 4
 
 
-def test_a_cache_on_cuda_has_all_its_room_at_once(decoder, monkeypatch):
-    cuda = replace(decoder.session, provider=Provider("cuda", 0, "asked for"))
-    monkeypatch.setattr(decoder, "session", cuda)
-    bound = []
-    monkeypatch.setattr(Cache, "_bind", lambda *args: bound.append(args[2:]))  # array, device
-    cache = Cache(decoder, 2, 16)
-    cache.binding = SimpleNamespace(bind_ortvalue_output=lambda *_: None)
+def test_a_fused_graph_has_all_its_room_at_once(tiny):
+    """It reads no further than the tokens that are there."""
+    cache = Cache(tiny.decoder, 3, 16)
+    cache.reserve(1)
+    assert room(cache) == 16
+
+
+def test_a_cache_on_cuda_has_all_its_room_at_once(standard, monkeypatch):
+    outputs, bound = [], []
+    binding = SimpleNamespace(bind_ortvalue_output=lambda name, _: outputs.append(name))
+    cuda = replace(
+        standard.session,
+        ort=SimpleNamespace(io_binding=lambda: binding),
+        provider=Provider("cuda", 0, "asked for"),
+    )
+    monkeypatch.setattr(standard, "session", cuda)
+    monkeypatch.setattr("gptblock.runtime.decoder._View._bind", lambda *args: bound.append(args[2:]))
+    cache = Cache(standard, 2, 16)
     for tokens in (1, 16):
         cache.reserve(tokens)
+        cache.view()
     buffers = bound[1:]  # after past_length
-    assert len(buffers) == len(decoder.cache_names)
+    assert outputs == list(standard.cache_names.values())
     assert {(array.shape, device) for array, device in buffers} == {((2, 16, 32), "cuda")}
+
+
+def test_a_fused_graph_is_for_the_cpu(tiny):
+    cuda = replace(tiny.decoder.session, provider=Provider("cuda", 0, "asked for"))
+    with pytest.raises(
+        ProviderError, match=r"for ONNX Runtime's CPU provider: run it with --provider cpu, or"
+    ):
+        Decoder(cuda)

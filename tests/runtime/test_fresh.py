@@ -43,7 +43,7 @@ def test_resident_bytes_grow_with_what_is_held():
 def test_growth_is_what_came_between(tiny_bundle, monkeypatch):
     readings = iter([1000, 4500])
     monkeypatch.setattr(fresh, "resident_bytes", lambda: next(readings))
-    assert fresh.growth(tiny_bundle / "model.onnx", "cpu", 1, 0) == 3500
+    assert fresh.growth(tiny_bundle, "fp32", "cpu", 1, 0) == 3500
 
 
 def test_a_process_that_fails_says_why(tmp_path):

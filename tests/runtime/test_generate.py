@@ -300,8 +300,8 @@ def test_drafting_reads_several_tokens_a_step(decoder, steps):
     assert len(steps) == 60 - row.accepted_tokens
 
 
-@pytest.mark.parametrize(("rows", "drafts"), [(2, True), (3, False)])
-def test_a_large_batch_drafts_only_when_told_to(rows, drafts, decoder):
+@pytest.mark.parametrize(("rows", "drafts"), [(1, True), (2, False)])
+def test_a_batch_drafts_only_when_told_to(rows, drafts, decoder):
     batch = [row_of(5, 12, i) for i in range(rows)]
     finish(decoder, batch, SamplingConfig(temperature=0.0), "stop", "auto")
     assert all(bool(row.draft) is drafts for row in batch)

@@ -163,4 +163,16 @@ def test_the_device_and_its_rounding_reach_the_session(tiny_bundle, monkeypatch)
 
     monkeypatch.setattr("gptblock.runtime.model.open_session", opened)
     load(tiny_bundle, provider="cuda", threads=1, device_id=1, use_tf32=True)
-    assert asked == [{"provider": "cuda", "threads": 1, "device_id": 1, "use_tf32": True}]
+    cpu_graph = tiny_bundle / "model.cpu.onnx"
+    assert asked == [
+        {"cpu_graph": cpu_graph, "provider": "cuda", "threads": 1, "device_id": 1, "use_tf32": True}
+    ]
+
+
+def test_the_cpu_runs_the_fused_graph_of_a_bundle_and_any_file_that_is_named(tiny_bundle):
+    def is_fused(path):
+        return load(path, provider="cpu", threads=1).decoder.is_fused
+
+    assert is_fused(tiny_bundle)
+    assert is_fused(tiny_bundle / "model.cpu.onnx")
+    assert not is_fused(tiny_bundle / "model.onnx")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from onnx import numpy_helper
 
 from gptblock.bundle.store import hash_file, read_tensors, write_tensors
 from gptblock.errors import CorruptError, NotFoundError
+from gptblock.runtime.session import Provider, open_session
 from gptblock.runtime.verify import verify
 
 CHECKS = [
@@ -52,6 +54,11 @@ def alter_golden(bundle: Path, name: str, change: Callable[[np.ndarray], np.ndar
 
 
 def alter_graph(bundle: Path, change: Callable[[onnx.ModelProto], None]) -> None:
+    """The standard graph, and no other beside it, which would look for its weights where they were."""
+    manifest = json.loads((bundle / "manifest.json").read_text())
+    del manifest["files"]["model.cpu.onnx"]
+    (bundle / "manifest.json").write_text(json.dumps(manifest))
+    (bundle / "model.cpu.onnx").unlink()
     graph = onnx.load(bundle / "model.onnx")
     change(graph)
     onnx.save(graph, bundle / "model.onnx")
@@ -63,7 +70,8 @@ def test_an_intact_bundle_holds(tiny_bundle):
     assert (result.path, result.provider.name) == (tiny_bundle, "cpu")
     assert (result.problems, result.failed) == ([], [])
     assert {name: [check.name for check in checks] for name, checks in result.proofs.items()} == {
-        "model.onnx": CHECKS
+        "model.onnx": CHECKS,
+        "model.cpu.onnx": CHECKS,
     }
     assert result.unproved == [
         "model.pt: its hash holds; running it takes torch, and gptblock export proved it"
@@ -119,7 +127,46 @@ def test_other_golden_vectors_under_a_valid_hash_fail_the_proof(name, change, fa
     alter_golden(bundle, name, change)
     result = run(bundle)
     assert result.problems == []
-    assert result.failed == [f"model.onnx: {check}" for check in failed]
+    graphs = ("model.onnx", "model.cpu.onnx")
+    assert result.failed == [f"{graph}: {check}" for graph in graphs for check in failed]
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value", "failed"),
+    [
+        ("scale", 0.5, [CHECKS[0], CHECKS[3], CHECKS[4]]),
+        ("local_window_size", 4, [CHECKS[0], CHECKS[3], CHECKS[4]]),
+    ],
+)
+def test_another_attention_under_a_valid_hash_fails_the_proof(attribute, value, failed, bundle):
+    graph = onnx.load(bundle / "model.cpu.onnx", load_external_data=False)
+    for node in graph.graph.node:
+        if node.op_type == "GroupQueryAttention":
+            others = [other for other in node.attribute if other.name != attribute]
+            del node.attribute[:]
+            node.attribute.extend([*others, onnx.helper.make_attribute(attribute, value)])
+    onnx.save(graph, bundle / "model.cpu.onnx")
+    sign(bundle, "model.cpu.onnx")
+    result = run(bundle)
+    assert result.problems == []
+    assert {f"model.cpu.onnx: {name}" for name in failed} <= set(result.failed)
+    assert not any(name.startswith("model.onnx") for name in result.failed)
+
+
+def test_what_cuda_does_not_run_is_not_proved_there(tiny_bundle, monkeypatch):
+    """The graph of fused attention is for the CPU; a CPU stands in for CUDA here."""
+
+    def as_if_on_cuda(graph, **_):
+        assert graph.name == "model.onnx"
+        return replace(open_session(graph, provider="cpu", threads=1), provider=Provider("cuda", 0, ""))
+
+    monkeypatch.setattr("gptblock.runtime.verify.open_session", as_if_on_cuda)
+    monkeypatch.setattr("gptblock.runtime.verify.prove", lambda *_: [])
+    result = verify(tiny_bundle)
+    assert list(result.proofs) == ["model.onnx"]
+    assert (
+        "model.cpu.onnx: its hash holds; it is for the CPU, and --provider cpu proves it" in result.unproved
+    )
 
 
 def test_golden_vectors_of_another_model_are_refused(bundle):
