@@ -58,9 +58,14 @@ def make_weights(size: Size, folder: Path) -> None:
         eos_token_id=None,  # a benchmark goes on to its last token
     )
     torch.manual_seed(SEED)
+    model = GPT2LMHeadModel(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:  # a bias of zeros, which a trained model has none of, some peers leave out
+                parameter += STANDARD_DEVIATION * torch.randn_like(parameter)
     new = folder.with_name(folder.name + ".new")
     shutil.rmtree(new, ignore_errors=True)
-    GPT2LMHeadModel(config).eval().save_pretrained(new)
+    model.save_pretrained(new)
     _write_tokenizer(size.vocab_size, new / "tokenizer.json")
     # GPT-2's own class would add a token that the model has no row for.
     (new / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}\n')

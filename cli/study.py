@@ -63,7 +63,7 @@ def _study(name: str, help_text: str) -> Callable[..., None]:
         for what, value in (("--seeds", seeds), ("--jobs", jobs)):
             if value is not None and value < 1:
                 raise ConfigError(f"{what} must be >= 1: got {value}")
-        from gptblock.runtime.session import allowed_cpus
+        from gptblock.runtime.processor import allowed_cpus
         from gptblock.study.conduct import choose_corpus, conduct
         from gptblock.study.report import PICTURE, require_free, write_report
 

@@ -62,7 +62,7 @@ def read_outline(path: Path) -> ModelProto:
                 else:
                     graph.append(data[field.start : field.stop])
             parts += [_header(_GRAPH_OF_MODEL, sum(map(len, graph))), *graph]
-        model = onnx.ModelProto.FromString(b"".join(parts))
+        model: ModelProto = onnx.ModelProto.FromString(b"".join(parts))
     model.graph.initializer.extend(weights)
     return model
 

@@ -10,7 +10,7 @@ from threading import Barrier
 import numpy as np
 from numpy.typing import NDArray
 
-from gptblock.runtime.session import allowed_cpus
+from gptblock.runtime.processor import allowed_cpus
 
 _SAMPLE = 4_000_000  # bytes that a thread reads between two looks at the clock: some tenths of a millisecond
 _SAMPLES = 40  # of a thread; fewer, down to 5, of a part so large that one pass takes long

@@ -21,7 +21,8 @@ from gptblock.bundle.store import Location, cpu_path, find_bundle, model_path, r
 from gptblock.errors import ConfigError, CorruptError, NotFoundError
 from gptblock.runtime.decoder import Decoder
 from gptblock.runtime.fresh import Footprint, footprint
-from gptblock.runtime.session import Provider, ProviderName, allowed_cpus, open_session, read_metadata
+from gptblock.runtime.processor import allowed_cpus
+from gptblock.runtime.session import Provider, ProviderName, open_session, read_metadata
 from gptblock.runtime.speed import Lengths, Speed, Stopwatch, weight_bytes
 
 

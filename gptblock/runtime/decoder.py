@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,17 +12,22 @@ from gptblock.bundle.manifest import ModelMetadata
 from gptblock.config import ModelConfig
 from gptblock.errors import CorruptError, GptblockError, InputError, ProviderError
 from gptblock.runtime.capture import one_line
+from gptblock.runtime.processor import multiplies_bytes
 from gptblock.runtime.session import Session
 from gptblock.text.kinds import tokenizer_from_dict
 from gptblock.text.subword import SubwordTokenizer
 from gptblock.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from onnxruntime import OrtValue
+    from onnxruntime import InferenceSession, OrtValue
 
 Ids = NDArray[np.int64]
 Logits = NDArray[np.float32]
 
+
+# Tokens in a step of an int8 graph from which products of float32 are faster, where the processor has no
+# instructions for those of integers.
+_WIDE = 64
 
 # How many tokens a cache on the CPU grows by, at least: what a token of room costs each step, against a copy.
 _GROWTH = 32
@@ -51,7 +57,7 @@ class Cache:
         self._decoder = decoder
         self._room = 0  # tokens that the buffers have room for
         self._buffers: dict[str, np.ndarray] = {}  # by the input that is one
-        self._views: dict[int | None, _View] = {}
+        self._views: dict[tuple[InferenceSession, int | None], _View] = {}
 
     def reserve(self, tokens: int) -> None:
         """Make room for rows of `tokens` tokens, of which `capacity` allows no more."""
@@ -71,22 +77,23 @@ class Cache:
             self._buffers[name] = buffer
         self._views.clear()
 
-    def view(self, row: int | None = None) -> _View:
+    def view(self, ort: InferenceSession, row: int | None = None) -> _View:
         """All rows or one, for a step of theirs; made once, so that the token loop binds nothing."""
-        if row not in self._views:
+        if (ort, row) not in self._views:
             rows = slice(None) if row is None else slice(row, row + 1)
             buffers = {name: buffer[rows] for name, buffer in self._buffers.items()}
-            self._views[row] = _View(self._decoder, buffers)
-        return self._views[row]
+            self._views[ort, row] = _View(self._decoder, ort, buffers)
+        return self._views[ort, row]
 
 
 class _View:
     """Rows of a cache, bound to the graph."""
 
-    def __init__(self, decoder: Decoder, buffers: dict[str, np.ndarray]) -> None:
+    def __init__(self, decoder: Decoder, ort: InferenceSession, buffers: dict[str, np.ndarray]) -> None:
         self.batch = len(next(iter(buffers.values())))
-        self._session = decoder.session
-        self._binding = decoder.session.ort.io_binding()
+        self._ort = ort
+        self._provider = decoder.session.provider
+        self._binding = ort.io_binding()
         self._vocab_size = decoder.metadata.model.vocab_size
         # On the CPU these are numpy's memory, which no binding keeps alive.
         self._held: dict[str, tuple[np.ndarray, OrtValue]] = {}
@@ -94,14 +101,14 @@ class _View:
         self._past_length: Ids = np.zeros(self.batch, np.int64)  # (batch,)
         self._bind("past_length", self._past_length)
         for past, buffer in buffers.items():
-            value = self._bind(past, buffer, self._session.provider.name)
+            value = self._bind(past, buffer, self._provider.name)
             self._binding.bind_ortvalue_output(decoder.cache_names[past], value)
 
     def run(self, ids: Ids, positions: Ids, past_length: Ids) -> Logits:
         """The logits (B, K, vocab_size) at `positions` (B, K) of a chunk `ids` (B, T), until the next run."""
         bound_ids, bound_positions, logits = self._arrays(ids.shape[1], positions.shape[1])
         bound_ids[:], bound_positions[:], self._past_length[:] = ids, positions, past_length
-        self._session.ort.run_with_iobinding(self._binding)
+        self._ort.run_with_iobinding(self._binding)
         return logits
 
     def _arrays(self, time: int, kept: int) -> tuple[Ids, Ids, Logits]:
@@ -125,7 +132,7 @@ class _View:
     def _value(self, name: str, array: np.ndarray, device: str = "cpu") -> OrtValue:
         import onnxruntime
 
-        device_id = 0 if device == "cpu" else self._session.provider.device_id
+        device_id = 0 if device == "cpu" else self._provider.device_id
         value = onnxruntime.OrtValue.ortvalue_from_numpy(array, device, device_id)
         self._held[name] = array, value
         return value
@@ -185,20 +192,31 @@ class Decoder:
         assert batch == cache.batch, "a cache serves as many rows as it was made for"
         # What padding writes is overwritten by the row's next chunk, but it must fit.
         cache.reserve(int(cache.length.max()) + time)
+        alone = self.is_fused and batch > 1 and time > 1 and cache.length.any()  # see gptblock.export.fuse
+        ort = self._session_for(time if alone else batch * time)
         try:
-            if self.is_fused and batch > 1 and time > 1 and cache.length.any():  # which it cannot do at once
-                logits = np.concatenate(
-                    [
-                        cache.view(i).run(ids[i : i + 1], positions[i : i + 1], cache.length[i : i + 1])
-                        for i in range(batch)
-                    ]
-                )
+            if alone:
+                rows = [
+                    cache.view(ort, i).run(ids[i : i + 1], positions[i : i + 1], cache.length[i : i + 1])
+                    for i in range(batch)
+                ]
+                logits = np.concatenate(rows)
             else:
-                logits = cache.view().run(ids, positions, cache.length)
+                logits = cache.view(ort).run(ids, positions, cache.length)
         except Exception as error:  # ONNX Runtime's exceptions have no base of their own
             raise self._failed(error) from None
         cache.length += time if valid is None else valid
         return logits
+
+    def _session_for(self, tokens: int) -> InferenceSession:
+        """What reads so many tokens fastest: by their number alone, so that a text can be repeated."""
+        return (tokens >= _WIDE and self._wide) or self.session.ort
+
+    @functools.cached_property
+    def _wide(self) -> InferenceSession | None:
+        """For steps of many tokens; only of a graph that has no second copy of its weights by that."""
+        is_slow = self.metadata.precision == "int8" and not multiplies_bytes()
+        return self.session.unpack() if self.is_fused and is_slow and self.session.unpack else None
 
     def _failed(self, error: Exception) -> GptblockError:
         """A graph that opened and does not run: a library that CUDA loads late, or a fault of the graph."""

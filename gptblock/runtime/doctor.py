@@ -13,7 +13,7 @@ import gptblock
 from gptblock.runtime import cuda
 from gptblock.runtime.capture import captured, one_line
 from gptblock.runtime.probe import probe
-from gptblock.runtime.session import allowed_cpus
+from gptblock.runtime.processor import allowed_cpus
 from gptblock.runtime.wheels import REINSTALL, installed_wheels, try_onnxruntime
 
 Level = Literal["ok", "note", "problem"]

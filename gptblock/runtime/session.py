@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import re
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal, get_args
@@ -16,6 +16,7 @@ from gptblock.config import MAX_THREADS
 from gptblock.errors import ConfigError, CorruptError, NotFoundError, ProviderError
 from gptblock.runtime.capture import captured, one_line
 from gptblock.runtime.cuda import CPU, CUDA, cuda_problem, cuda_providers
+from gptblock.runtime.processor import allowed_cpus
 from gptblock.runtime.wheels import Problem, load_onnxruntime, upgrade_command, version_problem
 
 if TYPE_CHECKING:
@@ -43,11 +44,16 @@ class Provider:
 
 @dataclass(frozen=True)
 class Session:
-    """An open graph, what it runs on, and what it says about itself."""
+    """An open graph, what it runs on, and what it says about itself.
+
+    `unpack` opens it once more on the CPU, with the weights left as they are in the file: quantised ones are
+    then turned to float32 for each product, in place of being kept in an order for products of integers.
+    """
 
     ort: InferenceSession
     provider: Provider
     metadata: ModelMetadata
+    unpack: Callable[[], InferenceSession] | None = None  # None: not on the CPU
 
 
 def open_session(
@@ -89,7 +95,14 @@ def open_session(
             raise ProviderError(f"CUDA was asked for and cannot be used: {opened}")
         reason = f"CUDA is not available: {opened.text}"
     graph = cpu_graph or graph
-    return _session(ort, graph, _on_cpu(ort, graph, options), Provider("cpu", 0, reason))
+    session = _session(ort, graph, _on_cpu(ort, graph, options), Provider("cpu", 0, reason))
+
+    def unpack() -> InferenceSession:
+        options = _options(ort, threads or allowed_cpus(), lean)
+        options.add_session_config_entry("session.disable_prepacking", "1")
+        return _on_cpu(ort, graph, options)
+
+    return replace(session, unpack=unpack)
 
 
 def read_metadata(path: Path) -> ModelMetadata:
@@ -99,15 +112,6 @@ def read_metadata(path: Path) -> ModelMetadata:
     options = _options(ort, threads=1, lean=False)
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL  # it is not going to run
     return _metadata(path, _on_cpu(ort, path, options))
-
-
-def allowed_cpus() -> int:
-    """How many CPUs this process may use (its affinity), which may be fewer than the machine has."""
-    if sys.version_info >= (3, 13):
-        return os.process_cpu_count() or 1
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _require_file(path: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -12,8 +14,11 @@ import pytest
 import torch
 
 from gptblock.errors import CorruptError, InputError, ProviderError
+from gptblock.export.build import export_model
 from gptblock.runtime.decoder import Cache, Decoder
+from gptblock.runtime.model import load
 from gptblock.runtime.session import Provider, open_session
+from gptblock.runtime.verify import verify
 
 IDS = np.random.default_rng(0).integers(0, 65, size=(3, 16))
 
@@ -176,7 +181,7 @@ def test_only_a_subword_vocabulary_may_have_fewer_tokens(tokens, message, altere
 
 
 def room(cache: Cache) -> int:
-    return cache.view()._binding.get_outputs()[1].shape()[-2]
+    return cache.view(cache._decoder.session.ort)._binding.get_outputs()[1].shape()[-2]
 
 
 def test_a_cache_grows_as_it_fills_and_no_further_than_its_capacity(standard, expected, monkeypatch):
@@ -202,7 +207,7 @@ def test_a_cache_on_cuda_has_all_its_room_at_once(standard, monkeypatch):
     binding = SimpleNamespace(bind_ortvalue_output=lambda name, _: outputs.append(name))
     cuda = replace(
         standard.session,
-        ort=SimpleNamespace(io_binding=lambda: binding),
+        ort=Mock(io_binding=lambda: binding),
         provider=Provider("cuda", 0, "asked for"),
     )
     monkeypatch.setattr(standard, "session", cuda)
@@ -210,7 +215,7 @@ def test_a_cache_on_cuda_has_all_its_room_at_once(standard, monkeypatch):
     cache = Cache(standard, 2, 16)
     for tokens in (1, 16):
         cache.reserve(tokens)
-        cache.view()
+        cache.view(cuda.ort)
     buffers = bound[1:]  # after past_length
     assert outputs == list(standard.cache_names.values())
     assert {(array.shape, device) for array, device in buffers} == {((2, 16, 32), "cuda")}
@@ -222,3 +227,39 @@ def test_a_fused_graph_is_for_the_cpu(tiny):
         ProviderError, match=r"for ONNX Runtime's CPU provider: run it with --provider cpu, or"
     ):
         Decoder(cuda)
+
+
+@pytest.fixture(scope="module")
+def eight_bits(make_model, tiny_tokenizer, tmp_path_factory) -> Path:
+    """A bundle of a model wide enough for all its matrices to be in int8."""
+    folder = tmp_path_factory.mktemp("int8") / "bundle"
+    export_model(make_model(n_embd=64), tiny_tokenizer, folder, ["onnx"], ["int8"])
+    return folder
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_many_tokens_of_int8_are_read_in_float32_where_integers_are_slow(eight_bits, is_fast, monkeypatch):
+    monkeypatch.setattr("gptblock.runtime.decoder.multiplies_bytes", lambda: is_fast)
+    decoder = load(eight_bits, precision="int8", provider="cpu", threads=1).decoder
+    ids = np.random.default_rng(0).integers(0, 65, (4, 16))
+    few = np.concatenate([decoder.logits(row[None]) for row in ids])  # 16 tokens each
+    many = decoder.logits(ids)  # 64
+    assert ("_wide" in vars(decoder) and decoder._wide is not None) is not is_fast
+    difference = np.abs(few - many).max()
+    assert difference < 1e-5 if is_fast else 1e-5 < difference < 0.06 * np.abs(few).max()
+    np.testing.assert_array_equal(many, decoder.logits(ids))
+
+
+def test_many_tokens_of_int8_pass_the_proof(eight_bits, monkeypatch):
+    monkeypatch.setattr("gptblock.runtime.decoder.multiplies_bytes", lambda: False)
+    monkeypatch.setattr("gptblock.runtime.decoder._WIDE", 9)  # some chunks in this way, some in that
+    result = verify(eight_bits, precision="int8", provider="cpu", threads=1)
+    assert list(result.proofs) == ["model.int8.onnx", "model.int8.cpu.onnx"]
+    assert result.failed == []
+
+
+def test_fp32_has_one_session(tiny, monkeypatch):
+    monkeypatch.setattr("gptblock.runtime.decoder.multiplies_bytes", lambda: False)
+    decoder = Decoder(tiny.decoder.session)
+    assert decoder.logits(np.zeros((4, 16), np.int64)).shape == (4, 16, 65)
+    assert decoder._wide is None

@@ -1,5 +1,4 @@
 import dataclasses
-import os
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,8 @@ from gptblock.bundle.manifest import ModelMetadata
 from gptblock.errors import ConfigError, CorruptError, MissingExtraError, NotFoundError, ProviderError
 from gptblock.runtime import session as session_module
 from gptblock.runtime.cuda import CPU, CUDA
-from gptblock.runtime.session import Provider, allowed_cpus, open_session, read_metadata
+from gptblock.runtime.processor import allowed_cpus
+from gptblock.runtime.session import Provider, open_session, read_metadata
 from gptblock.runtime.wheels import Problem
 
 # --- On the CPU, with the installed onnxruntime --------------------------------------------------------
@@ -39,12 +39,6 @@ def test_threads_and_silence_reach_onnxruntime(graph: Path, threads: int | None)
     assert options.intra_op_num_threads == (threads or allowed_cpus())
     assert options.inter_op_num_threads == 1
     assert options.log_severity_level == 4
-
-
-def test_allowed_cpus_follow_the_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "process_cpu_count", lambda: 3, raising=False)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 5, 7}, raising=False)
-    assert allowed_cpus() == 3
 
 
 @pytest.mark.parametrize(
