@@ -61,9 +61,7 @@ def make_weights(size: Size, folder: Path) -> None:
     model = GPT2LMHeadModel(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            if (
-                parameter.ndim == 1
-            ):  # biases of zeros, which no trained model has, some peers leave out
+            if parameter.ndim == 1:  # biases of zeros, which no trained model has, some peers leave out
                 parameter += STANDARD_DEVIATION * torch.randn_like(parameter)
     new = folder.with_name(folder.name + ".new")
     shutil.rmtree(new, ignore_errors=True)

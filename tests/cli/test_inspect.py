@@ -127,6 +127,7 @@ def test_one_json_object(run: Path) -> None:
             {"name": "causality", "cases": 64, "worst": 0.0, "allowed": 0.0, "ok": True},
         ],
         "cost": None,
+        "weights": None,
         "problem": None,
     }
     assert "card" not in values

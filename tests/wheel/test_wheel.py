@@ -210,8 +210,8 @@ def test_verify_proves_the_bundle(deployed: Environment, tiny_bundle: Path) -> N
     *table, verdict = deployed.gptblock("verify", str(tiny_bundle)).splitlines()
     assert verdict == f"{tiny_bundle}: everything that can be proved here holds"
     found = json.loads(deployed.gptblock("verify", str(tiny_bundle), "--json"))
-    assert (found["problems"], list(found["proofs"])) == ([], ["model.onnx"])
-    checks = found["proofs"]["model.onnx"]
+    assert (found["problems"], list(found["proofs"])) == ([], ["model.onnx", "model.cpu.onnx"])
+    checks = [*found["proofs"]["model.onnx"], *found["proofs"]["model.cpu.onnx"]]
     assert [check["name"] for check in checks if not check["ok"] or check["cases"] < 1] == []
     assert max(check["worst"] for check in checks) <= 1e-5
     rows = [re.split(r"\s{2,}", line.strip()) for line in table if line.rstrip().endswith(" holds")]
