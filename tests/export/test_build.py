@@ -25,7 +25,7 @@ from gptblock.runtime.model import load
 from gptblock.runtime.session import Provider, open_session
 from gptblock.runtime.verify import verify
 
-EVERYTHING = ["README.md", "golden.safetensors", "manifest.json", "model.onnx", "model.pt"]
+EVERYTHING = ["README.md", "golden.safetensors", "manifest.json", "model.cpu.onnx", "model.onnx", "model.pt"]
 
 
 def names(folder: Path) -> list[str]:
@@ -90,13 +90,16 @@ def test_every_precision_is_written_proved_and_its_cost_told(lower_bundle):
         "model.fp16.onnx": ("fp16", 6),
         "model.int8.onnx": ("int8", 8),
         "model.int4.onnx": ("int4", 8),
+        "model.cpu.onnx": ("fp32", 6),
+        "model.int8.cpu.onnx": ("int8", 6),
+        "model.int4.cpu.onnx": ("int4", 6),
     }
     sizes = [graphs[f"model.{each}onnx"].size for each in ("", "fp16.", "int8.", "int4.")]
     assert sizes == sorted(sizes, reverse=True)
     card = (folder / "README.md").read_text(encoding="utf-8")
     for name, entry in graphs.items():
         assert all(check.ok for check in entry.checks)
-        assert (entry.cost is None) == (name == "model.onnx")
+        assert (entry.cost is None) == (name == "model.onnx" or entry.weights is not None)
         if entry.cost:
             assert (entry.cost.text, entry.cost.tokens) == ("text.txt", 848)
             assert 0 < abs(entry.cost.loss - entry.cost.fp32_loss) < 0.05
@@ -107,14 +110,17 @@ def test_every_graph_is_verified_or_the_one_that_is_asked_for(lower_bundle):
     folder, _ = lower_bundle
     everything = verify(folder, provider="cpu", threads=1)
     assert sorted(everything.proofs) == [
+        "model.cpu.onnx",
         "model.fp16.onnx",
+        "model.int4.cpu.onnx",
         "model.int4.onnx",
+        "model.int8.cpu.onnx",
         "model.int8.onnx",
         "model.onnx",
     ]
     assert everything.failed + everything.problems + everything.unproved == []
     one = verify(folder, precision="int8", provider="cpu", threads=1)
-    assert list(one.proofs) == ["model.int8.onnx"]
+    assert list(one.proofs) == ["model.int8.onnx", "model.int8.cpu.onnx"]
     assert "model.onnx: its hash holds; only int8 was asked for" in one.unproved
 
 
