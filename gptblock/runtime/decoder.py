@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +13,7 @@ from gptblock.bundle.manifest import ModelMetadata
 from gptblock.config import ModelConfig
 from gptblock.errors import CorruptError, GptblockError, InputError, ProviderError
 from gptblock.runtime.capture import one_line
+from gptblock.runtime.pages import make_huge
 from gptblock.runtime.processor import multiplies_bytes
 from gptblock.runtime.session import Session
 from gptblock.text.kinds import tokenizer_from_dict
@@ -28,6 +30,9 @@ Logits = NDArray[np.float32]
 # Tokens in a step of an int8 graph from which products of float32 are faster, where the processor has no
 # instructions for those of integers.
 _WIDE = 64
+
+# After so many steps the weights go to huge pages, which takes about what it has saved after as many more.
+_SETTLING = 100
 
 # How many tokens a cache on the CPU grows by, at least: what a token of room costs each step, against a copy.
 _GROWTH = 32
@@ -67,11 +72,16 @@ class Cache:
         self._room = self.capacity
         if not self._decoder.is_fused and self._decoder.session.provider.name == "cpu":
             self._room = min(self.capacity, tokens + max(_GROWTH, tokens // 8))
-        for name in self._decoder.cache_names:
-            # zeros, not whatever the memory held: a NaN there would survive being masked
-            buffer = np.zeros(
-                self._decoder.cache_shape(name, self.batch, self._room), self._decoder.cache_dtype
-            )
+        shapes = {
+            name: self._decoder.cache_shape(name, self.batch, self._room)
+            for name in self._decoder.cache_names
+        }
+        # Zeros, not whatever the memory held: a NaN there would survive being masked. In one piece, for which
+        # numpy asks for huge pages.
+        whole = np.zeros(sum(map(math.prod, shapes.values())), self._decoder.cache_dtype)
+        at = 0
+        for name, shape in shapes.items():
+            buffer = whole[at : (at := at + math.prod(shape))].reshape(shape)
             if (before := self._buffers.get(name)) is not None:
                 buffer[:, : before.shape[1]] = before
             self._buffers[name] = buffer
@@ -163,6 +173,7 @@ class Decoder:
             )
         half = inputs[expected[-1]].type == "tensor(float16)"
         self.cache_dtype = np.float16 if half else np.float32
+        self._steps = 0
         self.is_fused = len(inputs[expected[3]].shape) == 4  # see gptblock.export.fuse
         if self.is_fused and session.provider.name != "cpu":
             raise ProviderError(
@@ -192,6 +203,9 @@ class Decoder:
         assert batch == cache.batch, "a cache serves as many rows as it was made for"
         # What padding writes is overwritten by the row's next chunk, but it must fit.
         cache.reserve(int(cache.length.max()) + time)
+        self._steps = steps = self._steps + 1
+        if steps == _SETTLING:
+            make_huge(self.session.memory)
         alone = self.is_fused and batch > 1 and time > 1 and cache.length.any()  # see gptblock.export.fuse
         ort = self._session_for(time if alone else batch * time)
         try:

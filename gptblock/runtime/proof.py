@@ -91,22 +91,26 @@ def check_logits(
 def check_causality(
     logits_of: LogitsOf, ids: Ids, positions: Ids, vocab_size: int, allowed: float, unmoved: int = 0
 ) -> list[Check]:
-    """Change the tokens at `positions` one by one: logits before stay, those of its own and later ones move.
+    """Change the token at each of `positions`: logits before stay, those of its own and later ones move.
 
-    `unmoved` is at how many positions PyTorch's own do not: a model may have learned to ignore its input.
+    As many are changed at a time as `ids` (N, T) has rows, each in a row of its own: nor may one row move
+    another. `unmoved` is at how many positions PyTorch's own do not: a model may have learned to ignore its
+    input.
     """
     seen = np.union1d(positions, positions[positions > 0] - 1)  # what a mask too near would let through, too
     base = logits_of(ids, seen)
     moved = []
     stuck = 0
     changing = positions if vocab_size > 1 else positions[:0]
-    for t in changing:
+    for group in np.split(changing, range(len(ids), len(changing), len(ids))):
+        rows = np.arange(len(group))
         changed = ids.copy()
-        changed[:, t] = (changed[:, t] + 1) % vocab_size
+        changed[rows, group] = (changed[rows, group] + 1) % vocab_size
         logits = logits_of(changed, seen)
-        moved.append(_difference(logits[:, seen < t], base[:, seen < t]))
-        own, later = ((logits[:, at] != base[:, at]).any() for at in (seen == t, seen > t))
-        stuck += not own or not (later or t == seen[-1])
+        for row, t in zip(rows, group, strict=True):
+            moved.append(_difference(logits[row, seen < t], base[row, seen < t]))
+            own, later = ((logits[row, at] != base[row, at]).any() for at in (seen == t, seen > t))
+            stuck += not own or not (later or t == seen[-1])
     return [
         Check("causality: earlier logits stay", len(changing), _worst(moved), allowed),
         Check("causality: later logits move", len(changing), float(stuck), float(unmoved)),

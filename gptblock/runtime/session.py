@@ -16,6 +16,7 @@ from gptblock.config import MAX_THREADS
 from gptblock.errors import ConfigError, CorruptError, NotFoundError, ProviderError
 from gptblock.runtime.capture import captured, one_line
 from gptblock.runtime.cuda import CPU, CUDA, cuda_problem, cuda_providers
+from gptblock.runtime.pages import added, anonymous_memory
 from gptblock.runtime.processor import allowed_cpus
 from gptblock.runtime.wheels import Problem, load_onnxruntime, upgrade_command, version_problem
 
@@ -48,12 +49,14 @@ class Session:
 
     `unpack` opens it once more on the CPU, with the weights left as they are in the file: quantised ones are
     then turned to float32 for each product, in place of being kept in an order for products of integers.
+    `memory` is about what opening it took: where its weights are, on the CPU.
     """
 
     ort: InferenceSession
     provider: Provider
     metadata: ModelMetadata
     unpack: Callable[[], InferenceSession] | None = None  # None: not on the CPU
+    memory: tuple[range, ...] = ()  # addresses
 
 
 def open_session(
@@ -95,14 +98,16 @@ def open_session(
             raise ProviderError(f"CUDA was asked for and cannot be used: {opened}")
         reason = f"CUDA is not available: {opened.text}"
     graph = cpu_graph or graph
+    before = anonymous_memory()
     session = _session(ort, graph, _on_cpu(ort, graph, options), Provider("cpu", 0, reason))
+    memory = tuple(added(before, anonymous_memory()))
 
     def unpack() -> InferenceSession:
         options = _options(ort, threads or allowed_cpus(), lean)
         options.add_session_config_entry("session.disable_prepacking", "1")
         return _on_cpu(ort, graph, options)
 
-    return replace(session, unpack=unpack)
+    return replace(session, unpack=unpack, memory=memory)
 
 
 def read_metadata(path: Path) -> ModelMetadata:
