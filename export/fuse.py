@@ -14,6 +14,7 @@ cache only. The weights stay in the file of the standard graph, which the new fi
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _DOMAIN = "com.microsoft"
 _HEAD_SIZES = 8  # the operator takes multiples of it
+_BIAS_OF_PRODUCT = 5  # which input it is
 _LENGTHS, _LONGEST = "fused.seqlens_k", "fused.total_sequence_length"  # its words for these inputs
 
 
@@ -52,6 +54,7 @@ def fuse(source: Path, target: Path, config: ModelConfig) -> None:
             nodes.append(_fused(node, makers))
         elif node.op_type != "TensorScatter" or node.output[0] not in caches:
             nodes.append(node)
+    _take_biases(nodes, {tensor.name for tensor in graph.initializer})
     read = {name for node in nodes for name in node.input} | {output.name for output in graph.output}
     del graph.node[:], graph.value_info[:]
     graph.node.extend(
@@ -98,6 +101,19 @@ def _fused(attention: NodeProto, makers: dict[str, NodeProto]) -> NodeProto:
         kv_num_heads=attributes["kv_num_heads"],
         scale=attributes["scale"],
     )
+
+
+def _take_biases(nodes: list[NodeProto], weights: set[str]) -> None:
+    """Let a quantised product add its bias itself, in place of the Add after it."""
+    products = {node.output[0]: node for node in nodes if node.op_type == "MatMulNBits"}
+    uses = Counter(name for node in nodes for name in node.input)
+    for add in [node for node in nodes if node.op_type == "Add"]:
+        product = products.get(add.input[0])
+        if product and add.input[1] in weights and uses[product.output[0]] == 1:
+            unused = [""] * (_BIAS_OF_PRODUCT - len(product.input))  # a zero point, a group of columns
+            product.input.extend([*unused, add.input[1]])
+            product.output[0] = add.output[0]
+            nodes.remove(add)
 
 
 def _by_heads(cache: ValueInfoProto, config: ModelConfig) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from gptblock.bundle.manifest import ModelMetadata
 from gptblock.config import ModelConfig
 from gptblock.errors import CorruptError, GptblockError, InputError, ProviderError
 from gptblock.runtime.capture import one_line
-from gptblock.runtime.pages import make_huge
+from gptblock.runtime.pages import huge_pages, make_huge
 from gptblock.runtime.processor import multiplies_bytes
 from gptblock.runtime.session import Session
 from gptblock.text.kinds import tokenizer_from_dict
@@ -31,8 +32,9 @@ Logits = NDArray[np.float32]
 # instructions for those of integers.
 _WIDE = 64
 
-# After so many steps the weights go to huge pages, which takes about what it has saved after as many more.
-_SETTLING = 100
+# After so many steps the weights go to huge pages, a few a step so that no token is late. That takes about
+# what as many steps more save.
+_SETTLING, _PAGES = 100, 4
 
 # How many tokens a cache on the CPU grows by, at least: what a token of room costs each step, against a copy.
 _GROWTH = 32
@@ -92,46 +94,47 @@ class Cache:
         if (ort, row) not in self._views:
             rows = slice(None) if row is None else slice(row, row + 1)
             buffers = {name: buffer[rows] for name, buffer in self._buffers.items()}
-            self._views[ort, row] = _View(self._decoder, ort, buffers)
+            self._views[ort, row] = _View(self._decoder, ort, self.length[rows], buffers)
         return self._views[ort, row]
 
 
 class _View:
     """Rows of a cache, bound to the graph."""
 
-    def __init__(self, decoder: Decoder, ort: InferenceSession, buffers: dict[str, np.ndarray]) -> None:
-        self.batch = len(next(iter(buffers.values())))
+    def __init__(
+        self, decoder: Decoder, ort: InferenceSession, length: Ids, buffers: dict[str, np.ndarray]
+    ) -> None:
+        self.batch = len(length)
         self._ort = ort
         self._provider = decoder.session.provider
         self._binding = ort.io_binding()
         self._vocab_size = decoder.metadata.model.vocab_size
         # On the CPU these are numpy's memory, which no binding keeps alive.
         self._held: dict[str, tuple[np.ndarray, OrtValue]] = {}
-        self._chunk: tuple[Ids, Ids, Logits] | None = None
-        self._past_length: Ids = np.zeros(self.batch, np.int64)  # (batch,)
-        self._bind("past_length", self._past_length)
+        self._sizes = (0, 0)  # T and K of the arrays below
+        self._bind("past_length", length)  # the cache's own, so always what it is
         for past, buffer in buffers.items():
             value = self._bind(past, buffer, self._provider.name)
             self._binding.bind_ortvalue_output(decoder.cache_names[past], value)
 
-    def run(self, ids: Ids, positions: Ids, past_length: Ids) -> Logits:
+    def run(self, ids: Ids, positions: Ids) -> Logits:
         """The logits (B, K, vocab_size) at `positions` (B, K) of a chunk `ids` (B, T), until the next run."""
-        bound_ids, bound_positions, logits = self._arrays(ids.shape[1], positions.shape[1])
-        bound_ids[:], bound_positions[:], self._past_length[:] = ids, positions, past_length
+        sizes = ids.shape[1], positions.shape[1]
+        if sizes != self._sizes:
+            self._make_arrays(*sizes)
+        self._ids[:], self._positions[:] = ids, positions
         self._ort.run_with_iobinding(self._binding)
-        return logits
+        return self._logits
 
-    def _arrays(self, time: int, kept: int) -> tuple[Ids, Ids, Logits]:
+    def _make_arrays(self, time: int, kept: int) -> None:
         """What the graph reads and writes beside the cache. Bound once, they serve while the sizes stay."""
-        if self._chunk is None or (self._chunk[0].shape[1], self._chunk[1].shape[1]) != (time, kept):
-            ids = np.zeros((self.batch, time), np.int64)
-            positions = np.zeros((self.batch, kept), np.int64)
-            logits = np.zeros((self.batch, kept, self._vocab_size), np.float32)
-            self._bind("input_ids", ids)
-            self._bind("logits_positions", positions)
-            self._binding.bind_ortvalue_output("logits", self._value("logits", logits))
-            self._chunk = ids, positions, logits
-        return self._chunk
+        self._sizes = time, kept
+        self._ids: Ids = np.zeros((self.batch, time), np.int64)
+        self._positions: Ids = np.zeros((self.batch, kept), np.int64)
+        self._logits: Logits = np.zeros((self.batch, kept, self._vocab_size), np.float32)
+        self._bind("input_ids", self._ids)
+        self._bind("logits_positions", self._positions)
+        self._binding.bind_ortvalue_output("logits", self._value("logits", self._logits))
 
     def _bind(self, name: str, array: np.ndarray, device: str = "cpu") -> OrtValue:
         """Let the graph read its input `name` from `array`, or from a copy on another device."""
@@ -174,6 +177,7 @@ class Decoder:
         half = inputs[expected[-1]].type == "tensor(float16)"
         self.cache_dtype = np.float16 if half else np.float32
         self._steps = 0
+        self._pages = iter(huge_pages(session.memory))  # those still to be asked for
         self.is_fused = len(inputs[expected[3]].shape) == 4  # see gptblock.export.fuse
         if self.is_fused and session.provider.name != "cpu":
             raise ProviderError(
@@ -202,21 +206,18 @@ class Decoder:
         batch, time = ids.shape
         assert batch == cache.batch, "a cache serves as many rows as it was made for"
         # What padding writes is overwritten by the row's next chunk, but it must fit.
-        cache.reserve(int(cache.length.max()) + time)
-        self._steps = steps = self._steps + 1
-        if steps == _SETTLING:
-            make_huge(self.session.memory)
+        cache.reserve(max(cache.length.tolist()) + time)
+        self._steps += 1
+        if self._steps > _SETTLING:
+            make_huge(itertools.islice(self._pages, _PAGES))
         alone = self.is_fused and batch > 1 and time > 1 and cache.length.any()  # see gptblock.export.fuse
         ort = self._session_for(time if alone else batch * time)
         try:
             if alone:
-                rows = [
-                    cache.view(ort, i).run(ids[i : i + 1], positions[i : i + 1], cache.length[i : i + 1])
-                    for i in range(batch)
-                ]
+                rows = [cache.view(ort, i).run(ids[i : i + 1], positions[i : i + 1]) for i in range(batch)]
                 logits = np.concatenate(rows)
             else:
-                logits = cache.view(ort).run(ids, positions, cache.length)
+                logits = cache.view(ort).run(ids, positions)
         except Exception as error:  # ONNX Runtime's exceptions have no base of their own
             raise self._failed(error) from None
         cache.length += time if valid is None else valid

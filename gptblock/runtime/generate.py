@@ -54,6 +54,7 @@ class Row:
         self._ids = np.zeros(self._start + max_new_tokens, np.int64)
         self._ids[: self.prompt_tokens] = prompt_ids
         self.length = self._start
+        self._last = int(self._ids[self.length - 1])
 
     @property
     def ids(self) -> Ids:
@@ -63,7 +64,7 @@ class Row:
     @property
     def last(self) -> int:
         """The newest token."""
-        return int(self._ids[self.length - 1])
+        return self._last
 
     @property
     def new_ids(self) -> Ids:
@@ -76,7 +77,7 @@ class Row:
         return len(self._ids) - self.length
 
     def append(self, token: int) -> None:
-        self._ids[self.length] = token
+        self._ids[self.length] = self._last = token
         self.length += 1
         if self.draft:
             self.draft.learn(token)
@@ -108,18 +109,20 @@ def decode(
     lane = _CachedLane(decoder, starting, block_size, is_choosy) if starting else None
     waiting: list[Row] = []
     while lane or sliding.rows:
-        for row, logits in chain(lane.read() if lane else (), sliding.read()):
+        for row, logits in chain(lane.read() if lane else (), sliding.read() if sliding.rows else ()):
             row.append(sample(logits, sampling, row.ids, row.rng))
             yield row
-        sliding.rows = _unfinished(sliding.rows)
-        full = lane.release() if lane else []
-        if overflow == "stop":
-            _finish(full)
-        elif overflow == "slide":
-            sliding.admit(full)
-        else:
-            waiting = _unfinished(waiting + full)
+        if sliding.rows:
+            sliding.rows = _unfinished(sliding.rows)
+        if full := lane.release() if lane else []:
+            if overflow == "stop":
+                _finish(full)
+            elif overflow == "slide":
+                sliding.admit(full)
+            else:
+                waiting += full
         if lane and not any(lane.seats):
+            waiting = _unfinished(waiting)
             lane = _CachedLane(decoder, waiting, max(1, block_size // 2), is_choosy) if waiting else None
             waiting = []
 
@@ -135,6 +138,7 @@ class _CachedLane:
         self.is_choosy = is_choosy
         self.drafts = any(row.draft for row in rows)
         self._positions = np.tile(np.arange(1 + MAX_DRAFT), (len(rows), 1))  # (rows, largest T)
+        self._last_tokens = np.zeros((len(rows), 1), np.int64)
         longest = max(map(len, self.contexts)) + max(row.remaining for row in rows)
         self.cache = Cache(decoder, len(rows), min(decoder.block_size, longest))
 
@@ -202,13 +206,17 @@ class _CachedLane:
         return [tokens[:drafted] for tokens, _ in proposals]
 
     def _read_last_tokens(self, drafts: Sequence[Sequence[int]]) -> Logits:
-        drafted = max(map(len, drafts))
-        ids = np.zeros((len(self.seats), 1 + drafted), np.int64)  # (rows, T), right-padded
-        for seat, (row, draft) in enumerate(zip(self.seats, drafts, strict=True)):
+        drafted = max(map(len, drafts)) if self.drafts else 0
+        ids = self._last_tokens
+        for seat, row in enumerate(self.seats):
             if row:
                 ids[seat, 0] = row.last
+        valid = None
+        if drafted:
+            ids = np.pad(ids, ((0, 0), (0, drafted)))  # (rows, T)
+            for seat, draft in enumerate(drafts):
                 ids[seat, 1 : 1 + len(draft)] = draft
-        valid = np.array([1 + len(draft) for draft in drafts], np.int64) if drafted else None
+            valid = np.array([1 + len(draft) for draft in drafts], np.int64)
         positions = self._positions[:, : 1 + drafted]
         return self.decoder.step(self.cache, ids, positions, valid)  # (rows, T, vocab_size)
 
@@ -229,8 +237,6 @@ class _SlidingLane:
 
     def read(self) -> Iterator[tuple[Row, Logits]]:
         """Each row with its next token's logits, (vocab_size,)."""
-        if not self.rows:
-            return
         block_size = self.decoder.block_size
         windows = np.stack([row.ids[-block_size:] for row in self.rows])  # (rows, block_size)
         last = np.full((len(windows), 1), block_size - 1, np.int64)

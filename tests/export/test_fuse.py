@@ -19,6 +19,14 @@ def operators(path) -> Counter[str]:
     return Counter(node.op_type for node in onnx.load(path, load_external_data=False).graph.node)
 
 
+def followers(path, kind: str) -> set[str]:
+    """What adds a bias of its own to the output of a `kind`."""
+    graph = onnx.load(path, load_external_data=False).graph
+    outputs = {node.output[0] for node in graph.node if node.op_type == kind}
+    weights = {tensor.name for tensor in graph.initializer}
+    return {node.op_type for node in graph.node if set(node.input) & outputs and set(node.input) & weights}
+
+
 def test_a_bundle_has_it_beside_the_standard_graph(tiny_bundle):
     standard, fused = (operators(tiny_bundle / name) for name in ("model.onnx", "model.cpu.onnx"))
     assert fused["GroupQueryAttention"] == standard["Attention"] == 2
@@ -73,6 +81,8 @@ def test_variants_in_every_precision_that_has_one(changes, make_model, tiny_toke
         name = "model.cpu.onnx" if precision == "fp32" else f"model.{precision}.cpu.onnx"
         assert operators(bundle / name)["GroupQueryAttention"] == changes.get("n_layer", 2)
         assert len(manifest.files[name].checks) == 6
+        if precision != "fp32":
+            assert followers(bundle / name, "MatMulNBits") == set()
         assert load(bundle, precision=precision, provider="cpu", threads=1).decoder.is_fused
 
 

@@ -47,10 +47,15 @@ def test_only_anonymous_memory_that_can_be_written(tmp_path, monkeypatch):
     assert pages.anonymous_memory() == [range(0x1000000, 0x1200000), range(0x7F0000000000, 0x7F0000400000)]
 
 
-def test_elsewhere_nothing_is_asked_for(monkeypatch):
+def test_elsewhere_there_is_none(monkeypatch):
     monkeypatch.setattr(sys, "platform", "win32")
     assert pages.anonymous_memory() == []
-    pages.make_huge([range(10 * HUGE)])
+
+
+def test_pages_are_all_that_memory_touches():
+    assert pages.huge_pages([]) == []
+    assert pages.huge_pages([range(HUGE - 1, HUGE + 1), range(5 * HUGE, 7 * HUGE)]) == [0, 1, 5, 6]
+    assert pages.huge_pages([range(3 * HUGE, 3 * HUGE + 1), range(3 * HUGE + 9, 4 * HUGE)]) == [3]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="huge pages are asked for on Linux alone")
@@ -58,7 +63,7 @@ def test_memory_keeps_what_is_in_it():
     array = np.random.default_rng(0).integers(0, 256, 4 * HUGE, np.uint8)
     copy = array.copy()
     start = array.ctypes.data
-    pages.make_huge([range(start, start + len(array)), range(HUGE)])  # the second is nobody's
+    pages.make_huge([*pages.huge_pages([range(start, start + len(array))]), 0])  # page 0 is nobody's
     np.testing.assert_array_equal(array, copy)
 
 
@@ -74,14 +79,14 @@ def huge_bytes() -> int | None:
     return 1024 * int(found[1]) if found else None
 
 
-def test_a_decoder_asks_for_its_weights_once(tiny, monkeypatch):
+def test_a_decoder_asks_for_its_weights_once_and_bit_by_bit(tiny, monkeypatch):
     asked = []
-    monkeypatch.setattr("gptblock.runtime.decoder.make_huge", asked.append)
+    monkeypatch.setattr("gptblock.runtime.decoder.make_huge", lambda pages: asked.append(list(pages)))
     monkeypatch.setattr("gptblock.runtime.decoder._SETTLING", 3)
-    decoder = Decoder(replace(tiny.decoder.session, memory=(range(HUGE),)))
-    for _ in range(5):
+    decoder = Decoder(replace(tiny.decoder.session, memory=(range(6 * HUGE),)))
+    for _ in range(6):
         decoder.step(Cache(decoder, 1, 16), np.zeros((1, 2), np.int64), np.zeros((1, 1), np.int64))
-    assert asked == [(range(HUGE),)]
+    assert asked == [[0, 1, 2, 3], [4, 5], []]
 
 
 def test_the_system_gives_them():
@@ -89,7 +94,7 @@ def test_the_system_gives_them():
     if before is None:
         pytest.skip("this system has no huge pages, or does not tell")
     array = np.ones(3 * HUGE // 8)  # too small for numpy to ask by itself
-    pages.make_huge([range(array.ctypes.data, array.ctypes.data + array.nbytes)])
+    pages.make_huge(pages.huge_pages([range(array.ctypes.data, array.ctypes.data + array.nbytes)]))
     after = huge_bytes()
     if after == before:
         pytest.skip("this system gives huge pages in its own time")
