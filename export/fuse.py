@@ -9,7 +9,8 @@ kept head by head:
     present.{i}.key|value           float (B, n_head, capacity, head_size)
 
 and for one thing that it cannot do: of several rows at once, it reads chunks of one token or into an empty
-cache only. The weights stay in the file of the standard graph, which the new file refers to.
+cache only. A quantised product takes its bias in. The weights stay in the file of the standard graph, which
+the new file refers to.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def can_fuse(config: ModelConfig, precision: str) -> bool:
 
 
 def fuse(source: Path, target: Path, config: ModelConfig) -> None:
-    """Write the graph in `source` to `target`, in the same folder, with its attention fused."""
+    """Write the graph in `source` to `target`, in the same folder, by these operators."""
     import onnx
 
     model = read_outline(source)
@@ -57,9 +58,8 @@ def fuse(source: Path, target: Path, config: ModelConfig) -> None:
     _take_biases(nodes, {tensor.name for tensor in graph.initializer})
     read = {name for node in nodes for name in node.input} | {output.name for output in graph.output}
     del graph.node[:], graph.value_info[:]
-    graph.node.extend(
-        node for node in nodes if read & set(node.output)
-    )  # not the Split of a fused projection
+    # Not the Split of a projection that goes into the operator as a whole.
+    graph.node.extend(node for node in nodes if read & set(node.output))
     for value in (*graph.input, *graph.output):
         if value.name.startswith(("past_key_values.", "present.")):
             _by_heads(value, config)
