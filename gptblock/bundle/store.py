@@ -16,7 +16,7 @@ __all__ = [
     "Location",
     "find_bundle",
     "model_path",
-    "cpu_path",
+    "model_paths",
     "read_manifest",
     "check_files",
     "find_problems",
@@ -57,38 +57,33 @@ def read_manifest(folder: Path) -> Manifest:
 def model_path(location: Location, precision: str) -> Path:
     """The .onnx of a bundle that has `precision`; a single .onnx is taken as it is.
 
+    Raises as `model_paths` does.
+    """
+    return model_paths(location, precision)[0]
+
+
+def model_paths(location: Location, precision: str) -> tuple[Path, Path | None]:
+    """`model_path`, and the .onnx that ONNX Runtime's CPU provider runs faster, where there is one.
+
     Raises NotFoundError naming the precisions that are there, and CorruptError for a file cut short:
     the size is compared, the hash is not.
     """
     if location.kind == "file":
-        return location.path
+        return location.path, None
     folder = location.path
     manifest = read_manifest(folder)
-    graphs = {str(entry.precision): name for name, entry in _graphs(manifest) if not entry.weights}
-    if precision not in graphs:
+    graphs = [(name, entry) for name, entry in manifest.files.items() if name.endswith(".onnx")]
+    standard = {str(entry.precision): name for name, entry in graphs if not entry.weights}
+    if precision not in standard:
         raise NotFoundError(
-            f"{folder} has no {precision} graph; it has {', '.join(sorted(graphs)) or 'none'}: "
+            f"{folder} has no {precision} graph; it has {', '.join(sorted(standard)) or 'none'}: "
             f"give --precision one of these, or auto; gptblock export RUN --precision {precision} writes it"
         )
-    return _whole(folder, manifest, graphs[precision])
-
-
-def cpu_path(location: Location, precision: str) -> Path | None:
-    """The .onnx that ONNX Runtime's CPU provider runs faster than `model_path`; None where there is none.
-
-    Raises CorruptError as `model_path` does.
-    """
-    if location.kind == "file":
-        return None
-    manifest = read_manifest(location.path)
-    for name, entry in _graphs(manifest):
-        if entry.weights and entry.precision == precision:
-            return _whole(location.path, manifest, name)
-    return None
-
-
-def _graphs(manifest: Manifest) -> list[tuple[str, FileEntry]]:
-    return [(name, entry) for name, entry in manifest.files.items() if name.endswith(".onnx")]
+    cpu = [name for name, entry in graphs if entry.weights and entry.precision == precision]
+    return (
+        _whole(folder, manifest, standard[precision]),
+        _whole(folder, manifest, cpu[0]) if cpu else None,
+    )
 
 
 def _whole(folder: Path, manifest: Manifest, name: str) -> Path:

@@ -17,7 +17,7 @@ import numpy as np
 
 import gptblock
 from gptblock.bundle.manifest import Precision
-from gptblock.bundle.store import Location, cpu_path, find_bundle, model_path, read_manifest
+from gptblock.bundle.store import Location, find_bundle, model_path, model_paths, read_manifest
 from gptblock.errors import ConfigError, CorruptError, NotFoundError
 from gptblock.runtime.decoder import Decoder
 from gptblock.runtime.fresh import Footprint, footprint
@@ -83,7 +83,7 @@ def bench(
                 Decoder(
                     open_session(
                         graph,
-                        cpu_graph=cpu_path(location, precision),
+                        cpu_graph=model_paths(location, precision)[1],
                         provider=provider,
                         threads=count,
                         device_id=device_id,

@@ -11,7 +11,7 @@ from typing import Literal, Unpack, overload
 import numpy as np
 from numpy.typing import ArrayLike
 
-from gptblock.bundle.store import cpu_path, find_bundle, model_path
+from gptblock.bundle.store import find_bundle, model_path, model_paths
 from gptblock.config import ModelConfig
 from gptblock.errors import InputError, NotFoundError
 from gptblock.runtime.completion import Completion, GenerateOptions, Generation
@@ -43,7 +43,8 @@ def load(
     open_here = functools.partial(
         open_session, provider=provider, threads=threads, device_id=device_id, use_tf32=use_tf32
     )
-    session = open_here(model_path(location, named), cpu_graph=cpu_path(location, named))
+    graph, cpu_graph = model_paths(location, named)
+    session = open_here(graph, cpu_graph=cpu_graph)
     if precision == "auto" and session.provider.name == "cuda" and location.kind == "bundle":
         with contextlib.suppress(NotFoundError):
             session = open_here(model_path(location, "fp16"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Callable
@@ -10,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from gptblock.bundle.locate import Location
-from gptblock.bundle.manifest import Manifest
-from gptblock.bundle.store import check_files, hash_file, model_path, read_manifest
-from gptblock.errors import BundleError, CorruptError, NotFoundError
+from gptblock.bundle.manifest import FileEntry, Manifest
+from gptblock.bundle.store import check_files, hash_file, model_path, model_paths, read_manifest
+from gptblock.errors import BundleError, ConfigError, CorruptError, NotFoundError
 
 
 def test_a_bundle_as_it_was_written(bundle: Path, manifest: Manifest) -> None:
@@ -134,3 +135,27 @@ def test_a_graph_cut_short(bundle: Path, change: Callable[[Path], object], size:
     )
     with pytest.raises(CorruptError, match=message):
         model_path(Location(bundle, "bundle"), "fp32")
+
+
+def test_the_graph_for_the_cpu(bundle: Path, manifest: Manifest) -> None:
+    location = Location(bundle, "bundle")
+    assert model_paths(location, "fp32") == (bundle / "model.onnx", None)
+    cpu = bundle / "model.cpu.onnx"
+    cpu.write_bytes(b"fast")
+    entry = FileEntry(size=4, sha256=hash_file(cpu), precision="fp32", weights="model.onnx")
+    manifest = dataclasses.replace(manifest, files=manifest.files | {cpu.name: entry})
+    (bundle / "manifest.json").write_text(manifest.to_json())
+    assert model_paths(location, "fp32") == (bundle / "model.onnx", cpu)
+    assert model_paths(location, "int8") == (bundle / "model.int8.onnx", None)
+    assert model_paths(Location(cpu, "file"), "fp32") == (cpu, None)
+    cpu.write_bytes(b"cut")
+    with pytest.raises(CorruptError, match=r"model\.cpu\.onnx is missing or was cut short: it has 3 bytes"):
+        model_paths(location, "fp32")
+
+
+def test_weights_in_a_file_that_there_is_not(manifest: Manifest) -> None:
+    entry = dataclasses.replace(manifest.files["model.onnx"], weights="model.bin")
+    with pytest.raises(
+        ConfigError, match=r"^weights of model\.cpu\.onnx must be of .*model\.onnx.*: got model\.bin$"
+    ):
+        dataclasses.replace(manifest, files=manifest.files | {"model.cpu.onnx": entry})
