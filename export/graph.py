@@ -41,7 +41,6 @@ class CachedGPT(nn.Module):
         self.block_size = model.config.block_size
         self.n_head = model.config.n_head
         self.scale = model.config.head_size**-0.5
-        self.has_shift = model.config.token_shift > 0
 
     def forward(
         self,
@@ -68,7 +67,7 @@ class CachedGPT(nn.Module):
             y = attend(q, key, value, past_length + time, self.n_head, self.scale)  # (B, T, C)
             present += [key, value]
             # Of the last block only keys and values are needed at positions that nobody reads.
-            if i == last and not self.has_shift:
+            if i == last and not isinstance(block.shift, TokenShift):
                 x, y = x.gather(1, wanted), y.gather(1, wanted)  # (B, T, C) -> (B, K, C)
             x = block.after_attention(x, block.attention.proj(y))
             read = block.before_feedforward(x)

@@ -78,12 +78,13 @@ def bench(
     decoders: dict[Precision, list[Decoder]] = {}
     unmeasured = []
     for precision, graph in graphs.items():
+        cpu_graph = model_paths(location, precision)[1]
         try:
             decoders[precision] = [
                 Decoder(
                     open_session(
                         graph,
-                        cpu_graph=model_paths(location, precision)[1],
+                        cpu_graph=cpu_graph,
                         provider=provider,
                         threads=count,
                         device_id=device_id,

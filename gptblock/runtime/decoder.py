@@ -229,7 +229,7 @@ class Decoder:
 
     @functools.cached_property
     def _wide(self) -> InferenceSession | None:
-        """For steps of many tokens; only of a graph that has no second copy of its weights by that."""
+        """For steps of many tokens. Of a fused graph, whose weights are mapped: a second session has none."""
         is_slow = self.metadata.precision == "int8" and not multiplies_bytes()
         return self.session.unpack() if self.is_fused and is_slow and self.session.unpack else None
 

@@ -108,6 +108,7 @@ def test_logits_of_another_shape_are_no_logits():
         (causal, False, 0),
         (lambda ids: causal(ids) + TABLE[ids].sum(axis=1, keepdims=True), True, 0),  # no mask
         (lambda ids: causal(ids) + 1e-3 * np.roll(TABLE[ids], -1, axis=1), True, 0),  # sees one token ahead
+        (lambda ids: causal(ids) + TABLE[np.roll(ids, 1, axis=0)], True, 0),  # sees another row
         (lambda ids: TABLE[ids], False, T - 1),  # remembers nothing
         (lambda ids: np.pad(causal(ids), ((0, 0), (1, 0), (0, 0)))[:, :-1], False, T),  # not its own token
         (lambda ids: np.zeros((*ids.shape, V), np.float32), False, T),
