@@ -21,18 +21,20 @@ from gptblock.bundle.manifest import (
     SourceRecord,
     TrainingRecord,
 )
-from gptblock.bundle.store import hash_file, replace_folder, write_tensors
+from gptblock.bundle.store import beside, hash_file, replace_folder, write_tensors
 from gptblock.errors import ConfigError, CorpusError, CorruptError, InputError, ProofError
 from gptblock.export.card import model_card
 from gptblock.export.fuse import can_fuse, fuse
 from gptblock.export.onnx import export_onnx
-from gptblock.export.parity import make_golden, prove_onnx, prove_torchscript
+from gptblock.export.parity import eager_prefixes, make_golden, prove_onnx, prove_torchscript
 from gptblock.export.quantize import check_rounding, quantize
 from gptblock.export.torchscript import export_torchscript
+from gptblock.export.unpack import unpack
 from gptblock.model.gpt import GPT
 from gptblock.runtime.cost import Excerpt, cost_of, draw_excerpt, read
 from gptblock.runtime.decoder import Decoder
 from gptblock.runtime.golden import Golden
+from gptblock.runtime.proof import LogitsOf
 from gptblock.runtime.session import open_session
 from gptblock.runtime.verify import GOLDEN_NAME
 from gptblock.text.tokenizer import Tokenizer
@@ -115,9 +117,9 @@ def export_model(
     written: dict[str, Precision] = {"model.onnx": "fp32"}
     weights: dict[str, str] = {}  # the file that those of a graph without its own are in
 
-    def prove(name: str, proof: Callable[[GPT | None, Path, Golden], Sequence[Check]]) -> None:
+    def prove(name: str, proof: Callable[[Path, Golden, LogitsOf | None], Sequence[Check]]) -> None:
         try:
-            rows = checks[name] = proof(None if is_consumed else model, new / name, golden)
+            rows = checks[name] = proof(new / name, golden, expected_of)
         except CorruptError as error:
             raise ProofError(f"{name} does not run, so no bundle was written: {error}") from None
         if on_proof:
@@ -145,10 +147,16 @@ def export_model(
             export_torchscript(model, new / "model.pt")
         for name, precision in [*written.items()]:
             if name.endswith(".onnx") and can_fuse(model.config, precision):
-                cpu_graph = new / name.replace(".onnx", ".cpu.onnx")
+                cpu_graph = new / beside(name, "cpu")
                 fuse(new / name, cpu_graph, model.config)
                 written[cpu_graph.name], weights[cpu_graph.name] = precision, name
-        if is_consumed := consume and len(golden.positions) < model.config.block_size:
+                if precision in ("int8", "int4"):
+                    batch_graph = new / beside(name, "batch")
+                    unpack(cpu_graph, batch_graph)
+                    written[batch_graph.name], weights[batch_graph.name] = precision, name
+        expected_of: LogitsOf | None = eager_prefixes(model, golden)
+        if consume and len(golden.positions) < model.config.block_size:
+            expected_of = None
             for parameter in model.parameters():
                 parameter.data = parameter.new_empty(0)  # the very tensor: torch's exporter holds it, too
         for name, precision in written.items():
@@ -213,8 +221,8 @@ def _costs(excerpt: Excerpt | None, fp32: Path, graphs: Sequence[Path]) -> dict[
     return {path.name: cost_of(excerpt, whole, reading) for path, reading in zip(graphs, others, strict=True)}
 
 
-def _prove_quantized(fp32: Path, model: GPT | None, path: Path, golden: Golden) -> list[Check]:
-    return [*check_rounding(fp32, path), *prove_onnx(model, path, golden)]
+def _prove_quantized(fp32: Path, path: Path, golden: Golden, expected_of: LogitsOf | None) -> list[Check]:
+    return [*check_rounding(fp32, path), *prove_onnx(path, golden, expected_of)]
 
 
 def _advice(precision: Precision) -> str:

@@ -9,15 +9,15 @@ kept head by head:
     present.{i}.key|value           float (B, n_head, capacity, head_size)
 
 and for one thing that it cannot do: of several rows at once, it reads chunks of one token or into an empty
-cache only. A quantised product takes its bias in. The weights stay in the file of the standard graph, which
-the new file refers to.
+cache only. A quantised product takes its bias in, and GELU by tanh is ONNX Runtime's own operator, too. The
+weights stay in the file of the standard graph, which the new file refers to.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -53,6 +53,8 @@ def fuse(source: Path, target: Path, config: ModelConfig) -> None:
             if node is attentions[0]:
                 nodes += _counts(graph, node.input[6])
             nodes.append(_fused(node, makers))
+        elif node.op_type == "Gelu" and _attributes(node).get("approximate") == b"tanh":
+            nodes.append(onnx.helper.make_node("FastGelu", node.input, node.output, domain=_DOMAIN))
         elif node.op_type != "TensorScatter" or node.output[0] not in caches:
             nodes.append(node)
     _take_biases(nodes, {tensor.name for tensor in graph.initializer})
@@ -91,7 +93,7 @@ def _fused(attention: NodeProto, makers: dict[str, NodeProto]) -> NodeProto:
     origin = makers[projected[0]]
     if origin.op_type == "Split" and list(origin.output) == projected:
         projected = [origin.input[0], "", ""]
-    attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in attention.attribute}
+    attributes = _attributes(attention)
     return helper.make_node(
         "GroupQueryAttention",
         [*projected, *(writer.input[0] for writer in writers), _LENGTHS, _LONGEST],
@@ -101,6 +103,12 @@ def _fused(attention: NodeProto, makers: dict[str, NodeProto]) -> NodeProto:
         kv_num_heads=attributes["kv_num_heads"],
         scale=attributes["scale"],
     )
+
+
+def _attributes(node: NodeProto) -> dict[str, Any]:
+    from onnx import helper
+
+    return {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
 
 
 def _take_biases(nodes: list[NodeProto], weights: set[str]) -> None:

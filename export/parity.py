@@ -52,14 +52,31 @@ def eager_logits(model: GPT, ids: Ids, positions: Ids) -> Logits:
     return logits
 
 
-def prove_onnx(model: GPT | None, path: Path, golden: Golden) -> list[Check]:
-    """Every check of an ONNX file on the CPU provider; without `model` (on the CPU), by `golden` alone."""
+def eager_prefixes(model: GPT, golden: Golden) -> LogitsOf:
+    """`eager_logits` of prefixes of the golden rows; each once, however many files are held against it."""
+
+    @functools.cache
+    def prefix(batch: int, time: int) -> Logits:
+        positions = golden.positions[golden.positions < time]
+        return eager_logits(model, golden.input_ids[:batch, :time], positions)
+
+    def logits_of(ids: Ids, positions: Ids) -> Logits:
+        batch, time = ids.shape
+        assert np.array_equal(ids, golden.input_ids[:batch, :time])
+        assert np.array_equal(positions, golden.positions[golden.positions < time])
+        return prefix(batch, time)
+
+    return logits_of
+
+
+def prove_onnx(path: Path, golden: Golden, expected_of: LogitsOf | None = None) -> list[Check]:
+    """Every check of an ONNX file on the CPU provider; without `expected_of`, by `golden` alone."""
     session = open_session(path, provider="cpu", lean=_is_large(golden))
-    return prove(Decoder(session), golden, _expected(model, golden))
+    return prove(Decoder(session), golden, expected_of)
 
 
-def prove_torchscript(model: GPT | None, path: Path, golden: Golden) -> list[Check]:
-    """Every check of a TorchScript file; it has no cache, so the checks of one do not apply."""
+def prove_torchscript(path: Path, golden: Golden, expected_of: LogitsOf | None = None) -> list[Check]:
+    """The same of a TorchScript file; it has no cache, so the checks of one do not apply."""
     loaded = load_torchscript(path)
     if _is_large(golden):
         return_large_blocks()
@@ -75,7 +92,7 @@ def prove_torchscript(model: GPT | None, path: Path, golden: Golden) -> list[Che
     ids, positions, vocab_size = golden.input_ids, golden.positions, golden.logits.shape[-1]
     unmoved = golden.unmoved.item()
     return [
-        check_logits(logits_of, _expected(model, golden), ids, positions, allowed),
+        check_logits(logits_of, expected_of or golden.logits_of, ids, positions, allowed),
         *check_causality(logits_of, ids, positions, vocab_size, allowed=0.0, unmoved=unmoved),
         check_greedy(logits_of, np.asarray(text), golden, 2 * allowed),
     ]
@@ -85,8 +102,3 @@ def _is_large(golden: Golden) -> bool:
     """Whether the model is proved at some positions only, and its proof is to mind memory."""
     block_size: int = golden.input_ids.shape[1]
     return len(golden.positions) < block_size
-
-
-def _expected(model: GPT | None, golden: Golden) -> LogitsOf:
-    """What to hold a file's logits against: those of the model, or else those that it gave of the whole."""
-    return functools.partial(eager_logits, model) if model else golden.logits_of

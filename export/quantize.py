@@ -128,7 +128,8 @@ def _restored(node: NodeProto, weights: dict[str, NDArray[Any]]) -> tuple[NDArra
     """The matrix (K, N) that a MatMulNBits multiplies with, and the step of each number."""
     attributes = {attribute.name: attribute.i for attribute in node.attribute}
     stored, scales = weights[node.input[1]], weights[node.input[2]]  # (N, blocks, bytes), (N, blocks)
-    zeros = weights[node.input[3]] if len(node.input) > 3 else np.full(scales.shape, 128, np.uint8)
+    named = dict(enumerate(node.input)).get(3)
+    zeros = weights[named] if named else np.full(scales.shape, 128, np.uint8)
     if attributes["bits"] == 4:  # two in a byte, the lower half first
         stored, zeros = (
             np.stack([packed & 15, packed >> 4], axis=-1).reshape(*packed.shape[:-1], -1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 from gptblock.bundle.atomic import recover_folder, replace_folder, write_file
 from gptblock.bundle.fields import corrupt
@@ -14,9 +15,11 @@ from gptblock.errors import CorruptError, NotFoundError
 
 __all__ = [
     "Location",
+    "Graphs",
     "find_bundle",
     "model_path",
     "model_paths",
+    "beside",
     "read_manifest",
     "check_files",
     "find_problems",
@@ -27,6 +30,14 @@ __all__ = [
     "read_tensors",
     "write_tensors",
 ]
+
+
+class Graphs(NamedTuple):
+    """The files of one precision: the same model, and the same weights, which are in the first."""
+
+    standard: Path
+    cpu: Path | None = None  # what ONNX Runtime's CPU provider runs faster, by operators of its own
+    batch: Path | None = None  # what it runs faster still for many rows, where it multiplies bytes slowly
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -62,14 +73,14 @@ def model_path(location: Location, precision: str) -> Path:
     return model_paths(location, precision)[0]
 
 
-def model_paths(location: Location, precision: str) -> tuple[Path, Path | None]:
-    """`model_path`, and the .onnx that ONNX Runtime's CPU provider runs faster, where there is one.
+def model_paths(location: Location, precision: str) -> Graphs:
+    """`model_path`, and those beside it where there are any.
 
     Raises NotFoundError naming the precisions that are there, and CorruptError for a file cut short:
     the size is compared, the hash is not.
     """
     if location.kind == "file":
-        return location.path, None
+        return Graphs(location.path)
     folder = location.path
     manifest = read_manifest(folder)
     graphs = [(name, entry) for name, entry in manifest.files.items() if name.endswith(".onnx")]
@@ -79,11 +90,18 @@ def model_paths(location: Location, precision: str) -> tuple[Path, Path | None]:
             f"{folder} has no {precision} graph; it has {', '.join(sorted(standard)) or 'none'}: "
             f"give --precision one of these, or auto; gptblock export RUN --precision {precision} writes it"
         )
-    cpu = [name for name, entry in graphs if entry.weights and entry.precision == precision]
-    return (
-        _whole(folder, manifest, standard[precision]),
-        _whole(folder, manifest, cpu[0]) if cpu else None,
+    name = standard[precision]
+    cpu, batch = beside(name, "cpu"), beside(name, "batch")
+    return Graphs(
+        _whole(folder, manifest, name),
+        cpu=_whole(folder, manifest, cpu) if cpu in manifest.files else None,
+        batch=_whole(folder, manifest, batch) if batch in manifest.files else None,
     )
+
+
+def beside(name: str, role: Literal["cpu", "batch"]) -> str:
+    """The file name of a graph whose weights are in the .onnx `name`."""
+    return f"{name.removesuffix('.onnx')}.{role}.onnx"
 
 
 def _whole(folder: Path, manifest: Manifest, name: str) -> Path:

@@ -137,17 +137,22 @@ def test_a_graph_cut_short(bundle: Path, change: Callable[[Path], object], size:
         model_path(Location(bundle, "bundle"), "fp32")
 
 
-def test_the_graph_for_the_cpu(bundle: Path, manifest: Manifest) -> None:
+def test_the_graphs_for_the_cpu(bundle: Path, manifest: Manifest) -> None:
     location = Location(bundle, "bundle")
-    assert model_paths(location, "fp32") == (bundle / "model.onnx", None)
+    assert model_paths(location, "fp32") == (bundle / "model.onnx", None, None)
     cpu = bundle / "model.cpu.onnx"
     cpu.write_bytes(b"fast")
-    entry = FileEntry(size=4, sha256=hash_file(cpu), precision="fp32", weights="model.onnx")
-    manifest = dataclasses.replace(manifest, files=manifest.files | {cpu.name: entry})
+    batch = bundle / "model.int8.batch.onnx"
+    batch.write_bytes(b"wide")
+    entries = {
+        cpu.name: FileEntry(size=4, sha256=hash_file(cpu), precision="fp32", weights="model.onnx"),
+        batch.name: FileEntry(size=4, sha256=hash_file(batch), precision="int8", weights="model.int8.onnx"),
+    }
+    manifest = dataclasses.replace(manifest, files=manifest.files | entries)
     (bundle / "manifest.json").write_text(manifest.to_json())
-    assert model_paths(location, "fp32") == (bundle / "model.onnx", cpu)
-    assert model_paths(location, "int8") == (bundle / "model.int8.onnx", None)
-    assert model_paths(Location(cpu, "file"), "fp32") == (cpu, None)
+    assert model_paths(location, "fp32") == (bundle / "model.onnx", cpu, None)
+    assert model_paths(location, "int8") == (bundle / "model.int8.onnx", None, batch)
+    assert model_paths(Location(cpu, "file"), "fp32") == (cpu, None, None)
     cpu.write_bytes(b"cut")
     with pytest.raises(CorruptError, match=r"model\.cpu\.onnx is missing or was cut short: it has 3 bytes"):
         model_paths(location, "fp32")

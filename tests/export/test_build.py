@@ -93,6 +93,8 @@ def test_every_precision_is_written_proved_and_its_cost_told(lower_bundle):
         "model.cpu.onnx": ("fp32", 6),
         "model.int8.cpu.onnx": ("int8", 6),
         "model.int4.cpu.onnx": ("int4", 6),
+        "model.int8.batch.onnx": ("int8", 6),
+        "model.int4.batch.onnx": ("int4", 6),
     }
     sizes = [graphs[f"model.{each}onnx"].size for each in ("", "fp16.", "int8.", "int4.")]
     assert sizes == sorted(sizes, reverse=True)
@@ -112,15 +114,17 @@ def test_every_graph_is_verified_or_the_one_that_is_asked_for(lower_bundle):
     assert sorted(everything.proofs) == [
         "model.cpu.onnx",
         "model.fp16.onnx",
+        "model.int4.batch.onnx",
         "model.int4.cpu.onnx",
         "model.int4.onnx",
+        "model.int8.batch.onnx",
         "model.int8.cpu.onnx",
         "model.int8.onnx",
         "model.onnx",
     ]
     assert everything.failed + everything.problems + everything.unproved == []
     one = verify(folder, precision="int8", provider="cpu", threads=1)
-    assert list(one.proofs) == ["model.int8.onnx", "model.int8.cpu.onnx"]
+    assert list(one.proofs) == ["model.int8.onnx", "model.int8.batch.onnx", "model.int8.cpu.onnx"]
     assert "model.onnx: its hash holds; only int8 was asked for" in one.unproved
 
 

@@ -99,7 +99,7 @@ def test_a_model_in_training_mode_is_exported_in_eval_mode_and_stays_as_it_was(
     model = make_model(n_layer=1).train()
     path = export_to(model, tmp_path / "model.onnx")
     assert all(module.training for module in model.modules())
-    assert all(check.ok for check in prove_onnx(model, path, make_golden(model)))
+    assert all(check.ok for check in prove_onnx(path, make_golden(model)))
 
 
 def test_large_weights_go_to_a_second_file(make_model, tmp_path):
@@ -110,7 +110,7 @@ def test_large_weights_go_to_a_second_file(make_model, tmp_path):
     assert written == [path, tmp_path / "model.onnx.data"]
     assert sorted(tmp_path.iterdir()) == written
     assert path.stat().st_size < 40_000 < written[1].stat().st_size
-    assert all(check.ok for check in prove_onnx(model, path, make_golden(model)))
+    assert all(check.ok for check in prove_onnx(path, make_golden(model)))
 
 
 def test_input_ids_is_input_0_and_ids_of_length_1_run(tiny_bundle, tiny_model):

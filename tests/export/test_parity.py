@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 from gptblock.errors import CorruptError
 from gptblock.export import onnx as exporter
 from gptblock.export.graph import CachedGPT
-from gptblock.export.parity import make_golden, prove_onnx, prove_torchscript
+from gptblock.export.parity import eager_prefixes, make_golden, prove_onnx, prove_torchscript
 from gptblock.export.quantize import check_rounding
 from gptblock.export.torchscript import export_torchscript
 from gptblock.model.gpt import GPT, loss
@@ -89,24 +89,22 @@ def test_both_formats_reproduce_the_model(kind, make_model, export_to, tmp_path)
     changes, prepare = MODELS[kind]
     model = prepare(make_model(**changes)).eval()
     golden = make_golden(model)
-    checks = prove_onnx(model, export_to(model, tmp_path / "model.onnx"), golden)
+    expected_of = eager_prefixes(model, golden)
+    checks = prove_onnx(export_to(model, tmp_path / "model.onnx"), golden, expected_of)
     export_torchscript(model, tmp_path / "model.pt")
-    checks += prove_torchscript(model, tmp_path / "model.pt", golden)
+    checks += prove_torchscript(tmp_path / "model.pt", golden, expected_of)
     assert failures(checks) == set()
     if kind != "scaled up":
         assert max(check.worst for check in checks) <= 1e-5
     for precision in ("fp16", "int8", "int4")[kind not in IN_HALF_TOO :]:
         path = export_to(model, tmp_path / f"model.{precision}.onnx", precision, tmp_path / "model.onnx")
-        checks = prove_onnx(model, path, golden)
+        checks = prove_onnx(path, golden, expected_of)
         assert failures(checks) <= BEYOND.get(kind, set()), precision
         assert np.isfinite([check.worst for check in checks]).all()
 
 
 def test_every_length_and_every_position_is_tried(tiny_model, tiny_bundle):
-    checks = {
-        check.name: check
-        for check in prove_onnx(tiny_model, tiny_bundle / "model.onnx", make_golden(tiny_model))
-    }
+    checks = {check.name: check for check in prove_onnx(tiny_bundle / "model.onnx", make_golden(tiny_model))}
     assert {name: check.cases for name, check in checks.items() if name != RAGGED} == {
         LOGITS: 2 * 16,
         STAY: 16,
@@ -212,7 +210,7 @@ FAULTS: list[tuple[Callable[[onnx.ModelProto], None], set[str]]] = [
 @pytest.mark.parametrize(("fault", "expected"), FAULTS, ids=lambda value: getattr(value, "__name__", ""))
 def test_a_fault_in_the_graph_fails_the_proof(fault, expected, tiny_model, tiny_bundle, tmp_path):
     path = altered(tiny_bundle / "model.onnx", tmp_path / "faulty.onnx", fault)
-    assert expected <= failures(prove_onnx(tiny_model, path, make_golden(tiny_model)))
+    assert expected <= failures(prove_onnx(path, make_golden(tiny_model)))
 
 
 def one_scale(model: onnx.ModelProto) -> None:
@@ -248,12 +246,12 @@ def lower_graphs(make_model, export_to, tmp_path_factory):
 def test_every_precision_reproduces_the_model_and_no_fault(precision, lower_graphs, tmp_path):
     model, graphs = lower_graphs
     golden = make_golden(model)
-    assert failures(prove_onnx(model, graphs[precision], golden)) == set()
+    assert failures(prove_onnx(graphs[precision], golden)) == set()
     rounding = [] if precision == "fp16" else check_rounding(graphs["fp32"], graphs[precision])
     assert failures(rounding) == set()
     for fault, expected in LOWER_FAULTS[: -1 if precision == "fp16" else None]:  # which has no scales
         path = altered(graphs[precision], tmp_path / "faulty.onnx", fault)
-        failed = failures(prove_onnx(model, path, golden))
+        failed = failures(prove_onnx(path, golden))
         assert expected <= failed, fault.__name__
         if precision == "fp16":
             assert LOGITS in failed or expected, fault.__name__
@@ -295,16 +293,16 @@ def test_large_scores_stay_finite_in_half_precision(make_model, export_to, tmp_p
 def test_the_golden_vectors_alone_notice_a_changed_weight(tiny_model, tiny_bundle, tmp_path):
     """As a large model is proved, whose weights are not kept beside the file's."""
     golden = make_golden(tiny_model)
-    assert failures(prove_onnx(None, tiny_bundle / "model.onnx", golden)) == set()
-    assert failures(prove_torchscript(None, tiny_bundle / "model.pt", golden)) == set()
+    assert failures(prove_onnx(tiny_bundle / "model.onnx", golden)) == set()
+    assert failures(prove_torchscript(tiny_bundle / "model.pt", golden)) == set()
     path = altered(tiny_bundle / "model.onnx", tmp_path / "faulty.onnx", one_weight)
-    assert {LOGITS, CHUNKS, RAGGED} <= failures(prove_onnx(None, path, golden))
+    assert {LOGITS, CHUNKS, RAGGED} <= failures(prove_onnx(path, golden))
 
 
 def test_positions_that_ignore_the_past_pass_every_check_without_a_cache(tiny_model, tiny_bundle, tmp_path):
     """Why the cache is proved apart: this fault is invisible in whole sequences."""
     path = altered(tiny_bundle / "model.onnx", tmp_path / "faulty.onnx", positions_from_zero)
-    failed = failures(prove_onnx(tiny_model, path, make_golden(tiny_model)))
+    failed = failures(prove_onnx(path, make_golden(tiny_model)))
     assert not failed & {LOGITS, STAY, MOVE}
 
 
@@ -327,7 +325,7 @@ def test_the_exporter_is_right_from_an_example_of_length_1_too(
 
     monkeypatch.setattr(exporter, "_example", short)
     path = export_to(model, tmp_path / "model.onnx")
-    assert failures(prove_onnx(model, path, make_golden(model))) == set()
+    assert failures(prove_onnx(path, make_golden(model))) == set()
 
 
 def test_a_graph_that_does_not_run_is_one_clear_error(tiny_model, tiny_bundle, tmp_path):
@@ -335,7 +333,7 @@ def test_a_graph_that_does_not_run_is_one_clear_error(tiny_model, tiny_bundle, t
         tiny_bundle / "model.onnx", tmp_path / "faulty.onnx", lambda m: _shift(m, "Attention", 6, 99)
     )
     with pytest.raises(CorruptError, match=r"^the graph opens and does not run: [^\n]*Attention[^\n]*$"):
-        prove_onnx(tiny_model, path, make_golden(tiny_model))
+        prove_onnx(path, make_golden(tiny_model))
 
 
 def test_a_torchscript_file_with_one_weight_changed_fails(make_model, tmp_path):
@@ -345,7 +343,7 @@ def test_a_torchscript_file_with_one_weight_changed_fails(make_model, tmp_path):
     with torch.no_grad():
         other.blocks[0].attention.qkv.weight[5, 4] += 0.01
     export_torchscript(other, tmp_path / "model.pt")
-    assert LOGITS in failures(prove_torchscript(model, tmp_path / "model.pt", golden))
+    assert LOGITS in failures(prove_torchscript(tmp_path / "model.pt", golden))
 
 
 def blind(model: onnx.ModelProto) -> None:
@@ -361,7 +359,7 @@ def blind(model: onnx.ModelProto) -> None:
 def test_a_graph_blind_to_its_input_does_not_pass_for_causal(tiny_model, tiny_bundle, tmp_path):
     """It keeps earlier logits still; that later ones do not move gives it away."""
     path = altered(tiny_bundle / "model.onnx", tmp_path / "faulty.onnx", blind)
-    failed = failures(prove_onnx(tiny_model, path, make_golden(tiny_model)))
+    failed = failures(prove_onnx(path, make_golden(tiny_model)))
     assert MOVE in failed
     assert STAY not in failed
 
@@ -373,7 +371,7 @@ def test_a_model_that_ignores_its_input_is_exported_as_it_is(make_model, export_
         model.lm_head.weight.zero_()
     golden = make_golden(model)
     assert golden.unmoved.tolist() == [16]
-    assert failures(prove_onnx(model, export_to(model, tmp_path / "model.onnx"), golden)) == set()
+    assert failures(prove_onnx(export_to(model, tmp_path / "model.onnx"), golden)) == set()
 
 
 def test_the_exported_module_shares_the_weights(tiny_model):
