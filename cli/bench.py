@@ -13,6 +13,7 @@ from gptblock.cli.options import (
     DEMO_TAKEN,
     MACHINE,
     BundleArgument,
+    CudaGraphs,
     DeviceId,
     Json,
     PrecisionName,
@@ -74,6 +75,7 @@ def bench(
     provider: Provider = "auto",
     device_id: DeviceId = 0,
     tf32: Tf32 = False,
+    cuda_graphs: CudaGraphs = False,
     threads: Annotated[
         list[int] | None,
         typer.Option(
@@ -109,9 +111,10 @@ def bench(
         provider=provider,
         device_id=device_id,
         use_tf32=tf32,
+        use_graphs=cuda_graphs,
         on_progress=tell,
     )
-    tell_provider(tell, result.provider, tf32)
+    tell_provider(tell, result.provider, tf32=tf32, cuda_graphs=cuda_graphs)
     if json:
         write_json(dataclasses.asdict(result) | {"path": str(result.path)})
     else:

@@ -52,11 +52,12 @@ def printable(text: str, keep: str = "") -> str:
     return shown.encode(encoding, "backslashreplace").decode(encoding)
 
 
-def tell_provider(tell: Callable[[str], None], provider: Provider, tf32: bool) -> None:
-    """What a command runs on, and why; and that `tf32`, where it was asked for, needs CUDA."""
+def tell_provider(tell: Callable[[str], None], provider: Provider, **of_cuda: bool) -> None:
+    """What a command runs on, and why; and that flags of CUDA's, where they were given, need it."""
     tell(f"provider: {provider}")
-    if tf32 and provider.name == "cpu":
-        tell("--tf32 is CUDA's, and does nothing on the CPU")
+    for name, is_on in of_cuda.items():
+        if is_on and provider.name == "cpu":
+            tell(f"--{name.replace('_', '-')} is CUDA's, and does nothing on the CPU")
 
 
 def show(renderable: RenderableType) -> None:

@@ -13,6 +13,7 @@ from gptblock.cli.console import ignore, say, tell_provider, write, write_json
 from gptblock.cli.options import (
     DEMO_TAKEN,
     BundleArgument,
+    CudaGraphs,
     DeviceId,
     Json,
     Provider,
@@ -95,6 +96,7 @@ def generate(
     provider: Provider = "auto",
     device_id: DeviceId = 0,
     tf32: Tf32 = False,
+    cuda_graphs: CudaGraphs = False,
     threads: Threads = None,
     echo: Annotated[
         bool, typer.Option(help="Print the prompt before its continuation.", rich_help_panel=OUTPUT)
@@ -127,8 +129,9 @@ def generate(
         threads=threads,
         device_id=device_id,
         use_tf32=tf32,
+        use_graphs=cuda_graphs,
     )
-    tell_provider(tell, model.provider, tf32)
+    tell_provider(tell, model.provider, tf32=tf32, cuda_graphs=cuda_graphs)
     if model.provider.name == "cpu" and model.decoder.metadata.precision == "fp16":
         tell("fp16 is made for GPUs; on the CPU it is slower than --precision fp32, and less exact")
     generation = Generation(

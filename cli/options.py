@@ -49,6 +49,14 @@ Tf32 = Annotated[
         rich_help_panel=MACHINE,
     ),
 ]
+CudaGraphs = Annotated[
+    bool,
+    typer.Option(
+        "--cuda-graphs/--no-cuda-graphs",
+        help="Let CUDA record a step and replay it; each size of batch takes the weights once more.",
+        rich_help_panel=MACHINE,
+    ),
+]
 Threads = Annotated[
     int | None,
     typer.Option(help="CPU threads.", show_default="those this process may use", rich_help_panel=MACHINE),

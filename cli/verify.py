@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from gptblock.cli.console import say, write, write_json
-from gptblock.cli.options import DEMO_TAKEN, BundleArgument, DeviceId, Json, Provider, Threads
+from gptblock.cli.console import say, tell_provider, write, write_json
+from gptblock.cli.options import DEMO_TAKEN, BundleArgument, CudaGraphs, DeviceId, Json, Provider, Threads
 from gptblock.cli.table import print_proof
 from gptblock.errors import CorruptError, ProofError
 
@@ -22,6 +22,7 @@ def verify(
     ] = None,
     provider: Provider = "auto",
     device_id: DeviceId = 0,
+    cuda_graphs: CudaGraphs = False,
     threads: Threads = None,
     json: Json = False,
 ) -> None:
@@ -32,7 +33,14 @@ def verify(
     """
     from gptblock.runtime.verify import verify as run
 
-    result = run(bundle, precision=precision, provider=provider, threads=threads, device_id=device_id)
+    result = run(
+        bundle,
+        precision=precision,
+        provider=provider,
+        threads=threads,
+        device_id=device_id,
+        use_graphs=cuda_graphs,
+    )
     if result.is_demo:
         say(DEMO_TAKEN)
     if json:
@@ -52,7 +60,7 @@ def verify(
         )
     else:
         if result.provider:
-            say(f"provider: {result.provider}")
+            tell_provider(say, result.provider, cuda_graphs=cuda_graphs)
         for name, checks in result.proofs.items():
             print_proof(name, checks)
         for line in result.unproved:

@@ -42,18 +42,29 @@ def sample(
     config: SamplingConfig,
     previous: NDArray[np.int64],
     rng: np.random.Generator,
+    ids: NDArray[np.int64] | None = None,
 ) -> int:
     """The next token, of (V,) logits after the (N,) ids `previous`.
 
-    One `rng.random()` is spent, through the inverse of the cumulative distribution; none with
-    temperature 0, which takes the largest logit. Raises GptblockError as `probabilities` does.
+    Or of the `largest` logits alone: then `ids` are the tokens they are of, ascending. One `rng.random()` is
+    spent, through the inverse of the cumulative distribution; none with temperature 0, which takes the
+    largest logit. Raises GptblockError as `probabilities` does.
     """
     scores = _penalised(logits, config.repetition_penalty, previous)
     if config.temperature == 0:
-        return _likeliest(scores)
-    cumulative = _weights(scores, config).cumsum()
-    # To the right of equal sums, so that a token of probability 0 is never met.
-    return int(cumulative.searchsorted(rng.random() * cumulative[-1], side="right"))
+        place = _likeliest(scores)
+    else:
+        cumulative = _weights(scores, config).cumsum()
+        # To the right of equal sums, so that a token of probability 0 is never met.
+        place = int(cumulative.searchsorted(rng.random() * cumulative[-1], side="right"))
+    return place if ids is None else int(ids[place])
+
+
+def largest(config: SamplingConfig, vocab_size: int) -> int:
+    """How many of the largest logits decide the next token, whatever the others are."""
+    if config.repetition_penalty != 1.0:
+        return vocab_size
+    return 1 if config.temperature == 0 else min(config.top_k or vocab_size, vocab_size)
 
 
 def _penalised(

@@ -58,6 +58,7 @@ def bench(
     provider: ProviderName = "auto",
     device_id: int = 0,
     use_tf32: bool = False,
+    use_graphs: bool = False,
     on_progress: Callable[[str], None] = lambda _: None,
 ) -> Benchmark:
     """Measure every combination of precisions, threads and batches.
@@ -78,17 +79,19 @@ def bench(
     decoders: dict[Precision, list[Decoder]] = {}
     unmeasured = []
     for precision, graph in graphs.items():
-        cpu_graph = model_paths(location, precision)[1]
+        beside = model_paths(location, precision)
         try:
             decoders[precision] = [
                 Decoder(
                     open_session(
                         graph,
-                        cpu_graph=cpu_graph,
+                        cpu_graph=beside.cpu,
+                        batch_graph=beside.batch,
                         provider=provider,
                         threads=count,
                         device_id=device_id,
                         use_tf32=use_tf32,
+                        use_graphs=use_graphs,
                     )
                 )
                 for count in counts

@@ -33,9 +33,10 @@ class Driver:
     fault: str = ""
 
 
-def cuda_providers(device_id: int, use_tf32: bool) -> ProviderList:
+def cuda_providers(device_id: int, use_tf32: bool, use_graphs: bool = False) -> ProviderList:
     """The provider list of a CUDA session. TF32 is off unless wanted: it rounds factors to 10 bits."""
-    return [(CUDA, {"device_id": str(device_id), "use_tf32": str(int(use_tf32))}), CPU]
+    options = {"device_id": str(device_id), "use_tf32": str(int(use_tf32))}
+    return [(CUDA, options | ({"enable_cuda_graph": "1"} if use_graphs else {})), CPU]
 
 
 def cuda_problem(ort: ModuleType, device_id: int = 0, use_tf32: bool = False) -> Problem | None:

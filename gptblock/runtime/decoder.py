@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import itertools
-import math
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +12,9 @@ from numpy.typing import NDArray
 from gptblock.bundle.manifest import ModelMetadata
 from gptblock.config import ModelConfig
 from gptblock.errors import CorruptError, GptblockError, InputError, ProviderError
+from gptblock.runtime.best import best
+from gptblock.runtime.cache import Cache, Mirror, Slots
 from gptblock.runtime.capture import one_line
-from gptblock.runtime.pages import huge_pages, make_huge
 from gptblock.runtime.processor import multiplies_bytes
 from gptblock.runtime.session import Session
 from gptblock.text.kinds import tokenizer_from_dict
@@ -22,22 +22,29 @@ from gptblock.text.subword import SubwordTokenizer
 from gptblock.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from onnxruntime import InferenceSession, OrtValue
+    from onnxruntime import InferenceSession
 
 Ids = NDArray[np.int64]
 Logits = NDArray[np.float32]
 
 
-# Tokens in a step of an int8 graph from which products of float32 are faster, where the processor has no
-# instructions for those of integers.
-_WIDE = 64
+class Scores(NamedTuple):
+    """Logits (..., V), or the largest of them with their tokens, ascending: 2 x (..., count)."""
 
-# After so many steps the weights go to huge pages, a few a step so that no token is late. That takes about
-# what as many steps more save.
-_SETTLING, _PAGES = 100, 4
+    logits: Logits
+    ids: Ids | None = None
 
-# How many tokens a cache on the CPU grows by, at least: what a token of room costs each step, against a copy.
-_GROWTH = 32
+    def at(self, index: int | tuple[int, int]) -> Scores:
+        """Those of a row, or of one position in it."""
+        return Scores(self.logits[index], None if self.ids is None else self.ids[index])
+
+
+# Where the processor has no instructions for products of bytes: tokens in a step from which it is faster to
+# unpack each weight for its product, and rows from which it is faster to multiply weights unpacked before.
+_LONG, _FEWEST_ROWS = 64, 4
+
+# From so many tokens on, a device sends its largest logits alone; of them, one in so many at most.
+_LARGE_VOCABULARY, _FEW = 4096, 8
 
 
 def cache_names(config: ModelConfig) -> dict[str, str]:
@@ -47,108 +54,6 @@ def cache_names(config: ModelConfig) -> dict[str, str]:
     if config.token_shift:
         names |= {f"past_shift.{i}": f"present_shift.{i}" for i in range(config.n_layer)}
     return names
-
-
-class Cache:
-    """Keys and values of the tokens that `batch` rows have read so far, `capacity` tokens at most.
-
-    The graph reads and writes the same buffers, so a step copies nothing. The standard Attention reads a
-    buffer to its end, so for it, on the CPU, they are hardly longer than what is in them, and grow as they
-    fill. A cache belongs to one call: two calls on one decoder do not disturb each other.
-    """
-
-    def __init__(self, decoder: Decoder, batch: int, capacity: int) -> None:
-        self.batch = batch
-        self.capacity = capacity
-        self.length: Ids = np.zeros(batch, np.int64)  # (batch,) tokens that each row holds
-        self._decoder = decoder
-        self._room = 0  # tokens that the buffers have room for
-        self._buffers: dict[str, np.ndarray] = {}  # by the input that is one
-        self._views: dict[tuple[InferenceSession, int | None], _View] = {}
-
-    def reserve(self, tokens: int) -> None:
-        """Make room for rows of `tokens` tokens, of which `capacity` allows no more."""
-        assert tokens <= self.capacity, "the chunk does not fit into the cache"
-        if tokens <= self._room:
-            return
-        self._room = self.capacity
-        if not self._decoder.is_fused and self._decoder.session.provider.name == "cpu":
-            self._room = min(self.capacity, tokens + max(_GROWTH, tokens // 8))
-        shapes = {
-            name: self._decoder.cache_shape(name, self.batch, self._room)
-            for name in self._decoder.cache_names
-        }
-        # Zeros, not whatever the memory held: a NaN there would survive being masked. In one piece, for which
-        # numpy asks for huge pages.
-        whole = np.zeros(sum(map(math.prod, shapes.values())), self._decoder.cache_dtype)
-        at = 0
-        for name, shape in shapes.items():
-            buffer = whole[at : (at := at + math.prod(shape))].reshape(shape)
-            if (before := self._buffers.get(name)) is not None:
-                buffer[:, : before.shape[1]] = before
-            self._buffers[name] = buffer
-        self._views.clear()
-
-    def view(self, ort: InferenceSession, row: int | None = None) -> _View:
-        """All rows or one, for a step of theirs; made once, so that the token loop binds nothing."""
-        if (ort, row) not in self._views:
-            rows = slice(None) if row is None else slice(row, row + 1)
-            buffers = {name: buffer[rows] for name, buffer in self._buffers.items()}
-            self._views[ort, row] = _View(self._decoder, ort, self.length[rows], buffers)
-        return self._views[ort, row]
-
-
-class _View:
-    """Rows of a cache, bound to the graph."""
-
-    def __init__(
-        self, decoder: Decoder, ort: InferenceSession, length: Ids, buffers: dict[str, np.ndarray]
-    ) -> None:
-        self.batch = len(length)
-        self._ort = ort
-        self._provider = decoder.session.provider
-        self._binding = ort.io_binding()
-        self._vocab_size = decoder.metadata.model.vocab_size
-        # On the CPU these are numpy's memory, which no binding keeps alive.
-        self._held: dict[str, tuple[np.ndarray, OrtValue]] = {}
-        self._sizes = (0, 0)  # T and K of the arrays below
-        self._bind("past_length", length)  # the cache's own, so always what it is
-        for past, buffer in buffers.items():
-            value = self._bind(past, buffer, self._provider.name)
-            self._binding.bind_ortvalue_output(decoder.cache_names[past], value)
-
-    def run(self, ids: Ids, positions: Ids) -> Logits:
-        """The logits (B, K, vocab_size) at `positions` (B, K) of a chunk `ids` (B, T), until the next run."""
-        sizes = ids.shape[1], positions.shape[1]
-        if sizes != self._sizes:
-            self._make_arrays(*sizes)
-        self._ids[:], self._positions[:] = ids, positions
-        self._ort.run_with_iobinding(self._binding)
-        return self._logits
-
-    def _make_arrays(self, time: int, kept: int) -> None:
-        """What the graph reads and writes beside the cache. Bound once, they serve while the sizes stay."""
-        self._sizes = time, kept
-        self._ids: Ids = np.zeros((self.batch, time), np.int64)
-        self._positions: Ids = np.zeros((self.batch, kept), np.int64)
-        self._logits: Logits = np.zeros((self.batch, kept, self._vocab_size), np.float32)
-        self._bind("input_ids", self._ids)
-        self._bind("logits_positions", self._positions)
-        self._binding.bind_ortvalue_output("logits", self._value("logits", self._logits))
-
-    def _bind(self, name: str, array: np.ndarray, device: str = "cpu") -> OrtValue:
-        """Let the graph read its input `name` from `array`, or from a copy on another device."""
-        value = self._value(name, array, device)
-        self._binding.bind_ortvalue_input(name, value)
-        return value
-
-    def _value(self, name: str, array: np.ndarray, device: str = "cpu") -> OrtValue:
-        import onnxruntime
-
-        device_id = 0 if device == "cpu" else self._provider.device_id
-        value = onnxruntime.OrtValue.ortvalue_from_numpy(array, device, device_id)
-        self._held[name] = array, value
-        return value
 
 
 class Decoder:
@@ -176,9 +81,8 @@ class Decoder:
             )
         half = inputs[expected[-1]].type == "tensor(float16)"
         self.cache_dtype = np.float16 if half else np.float32
-        self._steps = 0
-        self._pages = iter(huge_pages(session.memory))  # those still to be asked for
         self.is_fused = len(inputs[expected[3]].shape) == 4  # see gptblock.export.fuse
+        self.slots = Slots(self, session.for_steps) if session.for_steps else None
         if self.is_fused and session.provider.name != "cpu":
             raise ProviderError(
                 "this graph is for ONNX Runtime's CPU provider: run it with --provider cpu, or on "
@@ -203,35 +107,77 @@ class Decoder:
         the T ids each row really has (default: all). Returns float32 (B, K, vocab_size), which the
         cache's next step overwrites.
         """
+        return self._run(cache, ids, positions, valid).fetch()
+
+    def step_best(self, cache: Cache, ids: Ids, positions: Ids, valid: Ids | None, count: int) -> Scores:
+        """As `step`, where the `count` largest logits of each position are enough.
+
+        From a device with a large vocabulary these alone, (B, K, count); else those of all tokens.
+        """
+        logits = self._run(cache, ids, positions, valid)
+        if count * _FEW <= self.metadata.model.vocab_size and self._best:
+            try:
+                found = best(self._best, logits.value, count)
+            except Exception as error:  # ONNX Runtime's exceptions have no base of their own
+                raise self._failed(error) from None
+            if found:
+                return Scores(*found)
+        return Scores(logits.fetch())
+
+    @functools.cached_property
+    def _best(self) -> InferenceSession | None:
+        is_large = self.metadata.model.vocab_size >= _LARGE_VOCABULARY
+        return self.session.for_best() if is_large and self.session.for_best else None
+
+    def _run(self, cache: Cache, ids: Ids, positions: Ids, valid: Ids | None) -> Mirror:
         batch, time = ids.shape
         assert batch == cache.batch, "a cache serves as many rows as it was made for"
         # What padding writes is overwritten by the row's next chunk, but it must fit.
         cache.reserve(max(cache.length.tolist()) + time)
-        self._steps += 1
-        if self._steps > _SETTLING:
-            make_huge(itertools.islice(self._pages, _PAGES))
         alone = self.is_fused and batch > 1 and time > 1 and cache.length.any()  # see gptblock.export.fuse
-        ort = self._session_for(time if alone else batch * time)
+        session = self._session_for(cache, 1 if alone else batch, time, positions.shape[1])
+        session.settling.step()
         try:
             if alone:
-                rows = [cache.view(ort, i).run(ids[i : i + 1], positions[i : i + 1]) for i in range(batch)]
-                logits = np.concatenate(rows)
+                one = (slice(i, i + 1) for i in range(batch))
+                rows = [
+                    cache.view(session, i).run(cache.length[row], ids[row], positions[row]).host
+                    for i, row in enumerate(one)
+                ]
+                logits = Mirror(np.concatenate(rows), session.provider)
             else:
-                logits = cache.view(ort).run(ids, positions)
+                logits = cache.view(session).run(cache.length, ids, positions)
         except Exception as error:  # ONNX Runtime's exceptions have no base of their own
             raise self._failed(error) from None
         cache.length += time if valid is None else valid
         return logits
 
-    def _session_for(self, tokens: int) -> InferenceSession:
-        """What reads so many tokens fastest: by their number alone, so that a text can be repeated."""
-        return (tokens >= _WIDE and self._wide) or self.session.ort
+    def _session_for(self, cache: Cache, rows: int, time: int, kept: int) -> Session:
+        """What runs `rows` of a cache fastest: by these numbers alone, so that a text can be repeated."""
+        if cache.for_steps and time == kept == 1:
+            return cache.for_steps
+        if cache.batch >= self._many_rows and self._for_batches:
+            return self._for_batches
+        return (rows * time >= _LONG and self._for_prompts) or self.session
+
+    @property
+    def _many_rows(self) -> int:
+        """Rows whose full caches take as much memory as the blocks' weights in float32, 12 C^2 a block."""
+        model = self.metadata.model
+        return max(_FEWEST_ROWS, -(-6 * model.n_embd // model.block_size))
 
     @functools.cached_property
-    def _wide(self) -> InferenceSession | None:
-        """For steps of many tokens. Of a fused graph, whose weights are mapped: a second session has none."""
+    def _for_batches(self) -> Session | None:
+        return self._unpacked(self.session.for_batches)
+
+    @functools.cached_property
+    def _for_prompts(self) -> Session | None:
+        return self._unpacked(self.session.for_prompts)
+
+    def _unpacked(self, open_session: Callable[[], Session] | None) -> Session | None:
+        """One more session, where it pays. Of a fused graph only, whose weights are mapped: it has none."""
         is_slow = self.metadata.precision == "int8" and not multiplies_bytes()
-        return self.session.unpack() if self.is_fused and is_slow and self.session.unpack else None
+        return open_session() if self.is_fused and is_slow and open_session else None
 
     def _failed(self, error: Exception) -> GptblockError:
         """A graph that opened and does not run: a library that CUDA loads late, or a fault of the graph."""

@@ -29,9 +29,10 @@ from typing import Literal
 import numpy as np
 
 from gptblock.config import Overflow, SamplingConfig
-from gptblock.runtime.decoder import Cache, Decoder, Ids, Logits
+from gptblock.runtime.cache import Cache
+from gptblock.runtime.decoder import Decoder, Ids, Scores
 from gptblock.runtime.draft import MAX_DRAFT, MAX_ROWS, PROMISING, Draft, worthwhile
-from gptblock.sampling import sample
+from gptblock.sampling import largest, sample
 
 FinishReason = Literal["length", "stop", "overflow"]
 Drafting = Literal["auto", "on", "off"]  # where it promises to be faster, all that can be guessed, never
@@ -98,7 +99,8 @@ def decode(
     only: where tokens are drawn, too few guesses come true.
     """
     block_size = decoder.block_size
-    sliding = _SlidingLane(decoder)
+    count = largest(sampling, decoder.metadata.model.vocab_size)
+    sliding = _SlidingLane(decoder, count)
     if overflow == "stop":
         _finish([row for row in _unfinished(rows) if row.length > block_size])
     starting = _unfinished(rows)
@@ -106,11 +108,11 @@ def decode(
     if drafting == "on" or (is_choosy and len(starting) <= MAX_ROWS and not sampling.temperature):
         for row in starting:
             row.draft = Draft(row.ids[-block_size:].tolist())
-    lane = _CachedLane(decoder, starting, block_size, is_choosy) if starting else None
+    lane = _CachedLane(decoder, starting, block_size, count, is_choosy) if starting else None
     waiting: list[Row] = []
     while lane or sliding.rows:
-        for row, logits in chain(lane.read() if lane else (), sliding.read() if sliding.rows else ()):
-            row.append(sample(logits, sampling, row.ids, row.rng))
+        for row, scores in chain(lane.read() if lane else (), sliding.read() if sliding.rows else ()):
+            row.append(sample(scores.logits, sampling, row.ids, row.rng, scores.ids))
             yield row
         if sliding.rows:
             sliding.rows = _unfinished(sliding.rows)
@@ -123,16 +125,23 @@ def decode(
                 waiting += full
         if lane and not any(lane.seats):
             waiting = _unfinished(waiting)
-            lane = _CachedLane(decoder, waiting, max(1, block_size // 2), is_choosy) if waiting else None
+            window = max(1, block_size // 2)
+            lane = _CachedLane(decoder, waiting, window, count, is_choosy) if waiting else None
             waiting = []
 
 
 class _CachedLane:
     """Rows that read on together over one cache; a seat is empty once its row is done or gone."""
 
-    def __init__(self, decoder: Decoder, rows: Sequence[Row], window: int, is_choosy: bool) -> None:
-        """Starts every row from its last `window` tokens. Reads all that is drafted, unless it is choosy."""
+    def __init__(
+        self, decoder: Decoder, rows: Sequence[Row], window: int, count: int, is_choosy: bool
+    ) -> None:
+        """Starts every row from its last `window` tokens. Reads all that is drafted, unless it is choosy.
+
+        Of each token's logits the `count` largest are wanted.
+        """
         self.decoder = decoder
+        self.count = count
         self.seats: list[Row | None] = list(rows)
         self.contexts = [row.ids[-window:] for row in rows]
         self.is_choosy = is_choosy
@@ -142,22 +151,22 @@ class _CachedLane:
         longest = max(map(len, self.contexts)) + max(row.remaining for row in rows)
         self.cache = Cache(decoder, len(rows), min(decoder.block_size, longest))
 
-    def read(self) -> Iterator[tuple[Row, Logits]]:
-        """Each row with its next token's logits, (vocab_size,), once or more often.
+    def read(self) -> Iterator[tuple[Row, Scores]]:
+        """Each row with its next token's logits, once or more often.
 
         The taker appends a token to the row before it asks for more.
         """
         if self.contexts:
             drafts = self._no_drafts()
-            logits = self._read_contexts()
+            scores = self._read_contexts()
         else:
             drafts = self._draft() if self.drafts else self._no_drafts()
-            logits = self._read_last_tokens(drafts)
+            scores = self._read_last_tokens(drafts)
         for seat, (row, draft) in enumerate(zip(self.seats, drafts, strict=True)):
             if row:
-                yield row, logits[seat, 0]
+                yield row, scores.at((seat, 0))
                 if draft:
-                    yield from self._accepted(seat, row, draft, logits[seat])
+                    yield from self._accepted(seat, row, draft, scores.at(seat))
 
     def release(self) -> list[Row]:
         """Empty the seats of rows that are finished or full; returns the full ones, to go on elsewhere."""
@@ -170,22 +179,22 @@ class _CachedLane:
                 full += _unfinished([row])
         return full
 
-    def _read_contexts(self) -> Logits:
+    def _read_contexts(self) -> Scores:
         valid = np.array([len(context) for context in self.contexts], np.int64)  # (rows,)
         ids = np.zeros((len(valid), int(valid.max())), np.int64)  # (rows, T), right-padded
         for i, context in enumerate(self.contexts):
             ids[i, : len(context)] = context
         self.contexts = []
-        return self.decoder.step(self.cache, ids, valid[:, None] - 1, valid)  # (rows, 1, vocab_size)
+        return self.decoder.step_best(self.cache, ids, valid[:, None] - 1, valid, self.count)  # of (rows, 1)
 
     def _accepted(
-        self, seat: int, row: Row, draft: Sequence[int], logits: Logits
-    ) -> Iterator[tuple[Row, Logits]]:
+        self, seat: int, row: Row, draft: Sequence[int], scores: Scores
+    ) -> Iterator[tuple[Row, Scores]]:
         """As `read`, for as long as the row's tokens are the drafted ones; forgets the rest."""
         accepted = 0
         while accepted < len(draft) and row.ids[-1] == draft[accepted] and not row.finish_reason:
             accepted += 1
-            yield row, logits[accepted]
+            yield row, scores.at(accepted)
         row.drafted_tokens += len(draft)
         row.accepted_tokens += accepted
         self.cache.length[seat] -= len(draft) - accepted
@@ -205,7 +214,7 @@ class _CachedLane:
         drafted = worthwhile([likely for _, likely in proposals]) if self.is_choosy else most
         return [tokens[:drafted] for tokens, _ in proposals]
 
-    def _read_last_tokens(self, drafts: Sequence[Sequence[int]]) -> Logits:
+    def _read_last_tokens(self, drafts: Sequence[Sequence[int]]) -> Scores:
         drafted = max(map(len, drafts)) if self.drafts else 0
         ids = self._last_tokens
         for seat, row in enumerate(self.seats):
@@ -218,14 +227,15 @@ class _CachedLane:
                 ids[seat, 1 : 1 + len(draft)] = draft
             valid = np.array([1 + len(draft) for draft in drafts], np.int64)
         positions = self._positions[:, : 1 + drafted]
-        return self.decoder.step(self.cache, ids, positions, valid)  # (rows, T, vocab_size)
+        return self.decoder.step_best(self.cache, ids, positions, valid, self.count)  # of (rows, T)
 
 
 class _SlidingLane:
     """Rows beyond block_size that read their whole window again for every token."""
 
-    def __init__(self, decoder: Decoder) -> None:
+    def __init__(self, decoder: Decoder, count: int) -> None:
         self.decoder = decoder
+        self.count = count
         self.rows: list[Row] = []
         self.cache: Cache | None = None
 
@@ -235,15 +245,17 @@ class _SlidingLane:
             row.draft = None
         self.rows += rows
 
-    def read(self) -> Iterator[tuple[Row, Logits]]:
-        """Each row with its next token's logits, (vocab_size,)."""
+    def read(self) -> Iterator[tuple[Row, Scores]]:
+        """Each row with its next token's logits."""
         block_size = self.decoder.block_size
         windows = np.stack([row.ids[-block_size:] for row in self.rows])  # (rows, block_size)
         last = np.full((len(windows), 1), block_size - 1, np.int64)
         if self.cache is None or self.cache.batch != len(windows):
             self.cache = Cache(self.decoder, len(windows), block_size)
         self.cache.length[:] = 0
-        yield from zip(self.rows, self.decoder.step(self.cache, windows, last)[:, 0], strict=True)
+        scores = self.decoder.step_best(self.cache, windows, last, None, self.count)
+        for i, row in enumerate(self.rows):
+            yield row, scores.at((i, 0))
 
 
 def _unfinished(rows: Iterable[Row]) -> list[Row]:

@@ -30,21 +30,28 @@ def load(
     threads: int | None = None,
     device_id: int = 0,
     use_tf32: bool = False,
+    use_graphs: bool = False,
 ) -> Model:
     """Open a bundle folder, a run folder, or a single .onnx file.
 
     `path=None` takes ./artifacts/model, or the demo that ships with gptblock where that does not exist.
     `precision="auto"` is fp32, on CUDA fp16 where the bundle has it. `use_tf32` lets CUDA round the
-    factors of fp32 products to 10 bits: faster, and no longer what `verify` proved. Raises NotFoundError and
-    CorruptError for the files, ProviderError where `provider="cuda"` cannot be had.
+    factors of fp32 products to 10 bits: faster, and no longer what `verify` proved. `use_graphs` has CUDA
+    replay steps of one token (CUDA graphs). Raises NotFoundError and CorruptError for the files,
+    ProviderError where `provider="cuda"`, or on CUDA `use_graphs`, cannot be had.
     """
     location = find_bundle(Path(path) if path is not None else None)
     named = "fp32" if precision == "auto" else precision
     open_here = functools.partial(
-        open_session, provider=provider, threads=threads, device_id=device_id, use_tf32=use_tf32
+        open_session,
+        provider=provider,
+        threads=threads,
+        device_id=device_id,
+        use_tf32=use_tf32,
+        use_graphs=use_graphs,
     )
-    graph, cpu_graph = model_paths(location, named)
-    session = open_here(graph, cpu_graph=cpu_graph)
+    graphs = model_paths(location, named)
+    session = open_here(graphs.standard, cpu_graph=graphs.cpu, batch_graph=graphs.batch)
     if precision == "auto" and session.provider.name == "cuda" and location.kind == "bundle":
         with contextlib.suppress(NotFoundError):
             session = open_here(model_path(location, "fp16"))

@@ -7,28 +7,18 @@ from types import ModuleType
 
 import numpy as np
 
+from gptblock.runtime import protobuf
+
 ProviderList = Sequence[str | tuple[str, dict[str, str]]]
 
 
-def _field(number: int, content: bytes | str) -> bytes:
-    """A length-delimited field of a protobuf message (wire type 2), shorter than 128 bytes."""
-    data = content.encode() if isinstance(content, str) else content
-    return bytes([number << 3 | 2, len(data)]) + data
-
-
-# y = MatMul(x, x), float32 (2, 2), as an ONNX file written out by hand, since runtime machines have no
-# onnx package. The field numbers are those of onnx.proto; b"\x08" and b"\x10" begin an integer, in
-# field 1 and in field 2.
-_SHAPE = 2 * _field(1, b"\x08\x02")  # dim { dim_value: 2 }, twice
-_TYPE = _field(1, b"\x08\x01" + _field(2, _SHAPE))  # tensor_type { elem_type: FLOAT, shape }
-_NODE = _field(1, "x") + _field(1, "x") + _field(2, "y") + _field(4, "MatMul")
-_GRAPH = (
-    _field(1, _NODE)
-    + _field(2, "probe")
-    + _field(11, _field(1, "x") + _field(2, _TYPE))
-    + _field(12, _field(1, "y") + _field(2, _TYPE))
+# y = MatMul(x, x), float32 (2, 2)
+MODEL = protobuf.model(
+    [protobuf.node("MatMul", ["x", "x"], ["y"])],
+    [protobuf.value("x", protobuf.FLOAT, [2, 2])],
+    [protobuf.value("y", protobuf.FLOAT, [2, 2])],
+    opset=13,
 )
-MODEL = b"\x08\x08" + _field(7, _GRAPH) + _field(8, b"\x10\x0d")  # ir_version 8, opset 13
 
 
 def probe(ort: ModuleType, providers: ProviderList) -> str:

@@ -15,7 +15,8 @@ import numpy as np
 from gptblock.bundle.manifest import Check
 from gptblock.config import SamplingConfig
 from gptblock.errors import CorruptError, GptblockError
-from gptblock.runtime.decoder import Cache, Decoder, Ids, Logits
+from gptblock.runtime.cache import Cache
+from gptblock.runtime.decoder import Decoder, Ids, Logits
 from gptblock.runtime.generate import Row, decode
 from gptblock.runtime.golden import Golden, proof_ids, proof_positions
 

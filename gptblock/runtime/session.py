@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal, get_args
@@ -14,9 +15,10 @@ from typing import TYPE_CHECKING, Literal, get_args
 from gptblock.bundle.manifest import ModelMetadata
 from gptblock.config import MAX_THREADS
 from gptblock.errors import ConfigError, CorruptError, NotFoundError, ProviderError
+from gptblock.runtime.best import MODEL
 from gptblock.runtime.capture import captured, one_line
 from gptblock.runtime.cuda import CPU, CUDA, cuda_problem, cuda_providers
-from gptblock.runtime.pages import added, anonymous_memory
+from gptblock.runtime.pages import Settling, added, anonymous_memory
 from gptblock.runtime.processor import allowed_cpus
 from gptblock.runtime.wheels import Problem, load_onnxruntime, upgrade_command, version_problem
 
@@ -37,43 +39,59 @@ class Provider:
     device_id: int
     reason: str
     use_tf32: bool = False  # CUDA rounds the factors of fp32 products to 10 bits
+    use_graphs: bool = False  # CUDA replays a step of one token, in place of starting its kernels one by one
 
     def __str__(self) -> str:
-        tf32 = f"; TF32 {'on' if self.use_tf32 else 'off'}" if self.name == "cuda" else ""
-        return f"{self.name} ({self.reason}{tf32})"
+        if self.name == "cpu":
+            return f"cpu ({self.reason})"
+        tf32, graphs = ("on" if on else "off" for on in (self.use_tf32, self.use_graphs))
+        return f"cuda ({self.reason}; TF32 {tf32}; CUDA graphs {graphs})"
 
 
 @dataclass(frozen=True)
 class Session:
     """An open graph, what it runs on, and what it says about itself.
 
-    `unpack` opens it once more on the CPU, with the weights left as they are in the file: quantised ones are
-    then turned to float32 for each product, in place of being kept in an order for products of integers.
-    `memory` is about what opening it took: where its weights are, on the CPU.
+    On the CPU it can be opened once more, for quantised weights to be multiplied as float32. `for_prompts`
+    leaves them as they are in the file, and each product unpacks its own: no memory, and time that pays with
+    many tokens at once. `for_batches` unpacks all now: the memory of fp32, and its speed.
+
+    On CUDA with graphs, `for_steps` opens it for one token of so many rows. Such a session `is_captured`:
+    CUDA records what it does at its first run and then replays that, so what is bound to it must stay.
+    `for_best` opens `gptblock.runtime.best` on the same device.
     """
 
     ort: InferenceSession
     provider: Provider
     metadata: ModelMetadata
-    unpack: Callable[[], InferenceSession] | None = None  # None: not on the CPU
-    memory: tuple[range, ...] = ()  # addresses
+    settling: Settling = field(default_factory=lambda: Settling([]))  # of what opening took, on the CPU
+    for_prompts: Callable[[], Session] | None = None  # None: not on the CPU
+    for_batches: Callable[[], Session] | None = None  # None: not on the CPU, or no graph for it
+    for_steps: Callable[[int], Session] | None = None  # None: without CUDA graphs
+    for_best: Callable[[], InferenceSession | None] | None = None  # None: on the CPU
+    is_captured: bool = False
 
 
 def open_session(
     graph: Path,
     *,
     cpu_graph: Path | None = None,
+    batch_graph: Path | None = None,
     provider: ProviderName = "auto",
     threads: int | None = None,
     device_id: int = 0,
     use_tf32: bool = False,
+    use_graphs: bool = False,
     lean: bool = False,
 ) -> Session:
     """Open an .onnx of gptblock's; on the CPU `cpu_graph`, where it is given, in its place.
 
+    `batch_graph` is what `Session.for_batches` opens.
+
     `cuda` is CUDA or a ProviderError that says what is missing; `auto` is CUDA where it works, else the
     CPU with the reason in `Session.provider`. `threads` is how many CPU threads share one operator, 1 to
-    1024; None: as many as this process may use CPUs. `use_tf32` lets CUDA round factors to 10 bits.
+    1024; None: as many as this process may use CPUs. `use_tf32` lets CUDA round factors to 10 bits;
+    `use_graphs` has CUDA replay steps of one token, with a copy of the weights for each number of rows.
     `lean` gives memory back after each step in place of keeping it for the next: for a few long steps.
 
     Raises ConfigError for options out of range, NotFoundError and CorruptError for the file,
@@ -93,21 +111,32 @@ def open_session(
         opened = cuda_problem(ort, device_id, use_tf32) or _on_cuda(ort, graph, options, device_id, use_tf32)
         if not isinstance(opened, Problem):
             reason = "asked for" if provider == "cuda" else "CUDA works here"
-            return _session(ort, graph, opened, Provider("cuda", device_id, reason, use_tf32))
+            taken = Provider("cuda", device_id, reason, use_tf32, use_graphs)
+            session = _session(ort, graph, opened, taken)
+            session = replace(session, for_best=lambda: _best_on_cuda(ort, device_id))
+            if not use_graphs:
+                return session
+            for_steps = functools.cache(functools.partial(_captured, session, graph, threads))
+            for_steps(1)  # raises now and not in the middle of a text
+            return replace(session, for_steps=for_steps)
         if provider == "cuda":
             raise ProviderError(f"CUDA was asked for and cannot be used: {opened}")
         reason = f"CUDA is not available: {opened.text}"
-    graph = cpu_graph or graph
-    before = anonymous_memory()
-    session = _session(ort, graph, _on_cpu(ort, graph, options), Provider("cpu", 0, reason))
-    memory = tuple(added(before, anonymous_memory()))
 
-    def unpack() -> InferenceSession:
+    def on_cpu(graph: Path, **entries: str) -> Session:
         options = _options(ort, threads or allowed_cpus(), lean)
-        options.add_session_config_entry("session.disable_prepacking", "1")
-        return _on_cpu(ort, graph, options)
+        for name, value in {"disable_quant_qdq": "1", **entries}.items():  # see gptblock.export.unpack
+            options.add_session_config_entry(f"session.{name}", value)
+        before = anonymous_memory()
+        session = _session(ort, graph, _on_cpu(ort, graph, options), Provider("cpu", 0, reason))
+        return replace(session, settling=Settling(added(before, anonymous_memory())))
 
-    return replace(session, unpack=unpack, memory=memory)
+    graph = cpu_graph or graph
+    return replace(
+        on_cpu(graph),
+        for_prompts=lambda: on_cpu(graph, disable_prepacking="1"),
+        for_batches=(lambda: on_cpu(batch_graph)) if batch_graph else None,
+    )
 
 
 def read_metadata(path: Path) -> ModelMetadata:
@@ -163,12 +192,17 @@ def _metadata(graph: Path, session: InferenceSession) -> ModelMetadata:
 
 
 def _on_cuda(
-    ort: ModuleType, graph: Path, options: SessionOptions, device_id: int, use_tf32: bool
+    ort: ModuleType,
+    graph: Path,
+    options: SessionOptions,
+    device_id: int,
+    use_tf32: bool,
+    use_graphs: bool = False,
 ) -> InferenceSession | Problem:
     """The graph on CUDA, where something small has just run; else what keeps this graph from it."""
     try:
         with captured() as noise:
-            providers = cuda_providers(device_id, use_tf32)
+            providers = cuda_providers(device_id, use_tf32, use_graphs)
             session = ort.InferenceSession(str(graph), options, providers=providers, enable_fallback=0)
         if session.get_providers()[0] == CUDA:
             return session
@@ -180,6 +214,30 @@ def _on_cuda(
         f"ONNX Runtime cannot open {graph.name} on CUDA device {device_id}: {said}",
         "free memory on the device, or run it with --provider cpu",
     )
+
+
+def _best_on_cuda(ort: ModuleType, device_id: int) -> InferenceSession | None:
+    """A session of `gptblock.runtime.best`, on the same device; None: all logits cross."""
+    with captured():
+        session = ort.InferenceSession(
+            MODEL, _options(ort, 1, lean=False), providers=cuda_providers(device_id, False), enable_fallback=0
+        )
+    return session if session.get_providers()[0] == CUDA else None
+
+
+def _captured(session: Session, graph: Path, threads: int | None, batch: int) -> Session:
+    """A CUDA session once more, for one token of `batch` rows. Raises ProviderError."""
+    ort, provider = load_onnxruntime(), session.provider
+    options = _options(ort, threads or allowed_cpus(), lean=False)
+    # All sizes are fixed, for what computes with sizes runs on the CPU, and nothing may.
+    for name, size in (("batch", batch), ("time", 1), ("kept", 1)):
+        options.add_free_dimension_override_by_name(name, size)
+    opened = _on_cuda(ort, graph, options, provider.device_id, provider.use_tf32, use_graphs=True)
+    if isinstance(opened, Problem):
+        raise ProviderError(
+            f"CUDA graphs were asked for and cannot be had: {opened.text}; leave out --cuda-graphs"
+        )
+    return replace(session, ort=opened, is_captured=True)
 
 
 def _on_cpu(ort: ModuleType, graph: Path, options: SessionOptions) -> InferenceSession:

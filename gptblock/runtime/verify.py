@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -44,19 +45,21 @@ def verify(
     provider: ProviderName = "auto",
     threads: int | None = None,
     device_id: int = 0,
+    use_graphs: bool = False,
 ) -> Verification:
     """Hashes, then golden logits, causality, cache and greedy text of every graph, without torch.
 
-    A `precision` leaves the graphs of others out.
+    A `precision` leaves the graphs of others out; `use_graphs` proves CUDA graphs.
 
     `path` as for `gptblock.load`. Files that are not as they were written are not run. Raises
     NotFoundError, CorruptError and ProviderError; a check that does not hold is in the result.
     """
     location = find_bundle(path)
+    open_here = functools.partial(
+        open_session, provider=provider, threads=threads, device_id=device_id, use_graphs=use_graphs
+    )
     if location.kind == "file":
-        decoder = Decoder(
-            open_session(location.path, provider=provider, threads=threads, device_id=device_id)
-        )
+        decoder = Decoder(open_here(location.path))
         return Verification(
             location.path,
             decoder.session.provider,
@@ -84,7 +87,7 @@ def verify(
         elif entry.weights and taken and taken.name != "cpu":
             unproved.append(f"{name}: its hash holds; it is for the CPU, and --provider cpu proves it")
         elif name.endswith(".onnx"):
-            session = open_session(folder / name, provider=provider, threads=threads, device_id=device_id)
+            session = open_here(folder / name)
             taken = session.provider
             said = session.metadata
             if (said.model, said.tokenizer, said.precision) != (

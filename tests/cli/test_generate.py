@@ -325,6 +325,7 @@ def test_ctrl_c_ends_it_without_a_traceback(tiny_bundle):
     assert err.decode().split() == ["interrupted"]
 
 
-def test_tf32_on_the_cpu_is_said_to_do_nothing(tiny_bundle):
-    told = call(tiny_bundle, *SETTINGS, "--tf32").stderr.splitlines()
-    assert told[:2] == ["provider: cpu (asked for)", "--tf32 is CUDA's, and does nothing on the CPU"]
+@pytest.mark.parametrize("flag", ["--tf32", "--cuda-graphs"])
+def test_what_is_cudas_is_said_to_do_nothing_on_the_cpu(flag, tiny_bundle):
+    told = call(tiny_bundle, *SETTINGS, flag).stderr.splitlines()
+    assert told[:2] == ["provider: cpu (asked for)", f"{flag} is CUDA's, and does nothing on the CPU"]

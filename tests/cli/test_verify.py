@@ -148,7 +148,13 @@ def test_json_of_an_intact_bundle(tiny_bundle):
     printed = json.loads(result.stdout)
     assert list(printed) == ["path", "provider", "problems", "proofs", "unproved"]
     assert printed["path"] == str(tiny_bundle)
-    assert printed["provider"] == {"name": "cpu", "device_id": 0, "reason": "asked for", "use_tf32": False}
+    assert printed["provider"] == {
+        "name": "cpu",
+        "device_id": 0,
+        "reason": "asked for",
+        "use_tf32": False,
+        "use_graphs": False,
+    }
     assert printed["problems"] == []
     assert [list(check) for check in printed["proofs"]["model.onnx"]] == [
         ["name", "cases", "worst", "allowed", "ok"]

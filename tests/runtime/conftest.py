@@ -21,6 +21,7 @@ import pytest
 
 from gptblock.bundle.manifest import ModelMetadata
 from gptblock.config import ModelConfig
+from gptblock.runtime import best, cache, session
 from gptblock.runtime.decoder import Decoder
 from gptblock.runtime.model import Model, load
 from gptblock.runtime.session import open_session
@@ -70,6 +71,7 @@ class FakeOrt:
     cuda_version: str = "13.0"
     on_cuda: str | Exception = CUDA  # the provider that a session asked for CUDA gets, or what it raises
     graph_on_cuda: str | Exception = ""  # the same for a graph from a file, where that differs
+    captured_on_cuda: str | Exception = ""  # the same for a graph whose sizes are fixed
     on_cpu: Exception | None = None
     says: bytes = b""  # on the C-level stderr, when a session is opened
     preload_says: str = ""  # on Python's stdout
@@ -85,23 +87,32 @@ class FakeOrt:
         fake = self
 
         class SessionOptions:
+            def __init__(self) -> None:
+                self.sizes: dict[str, int] = {}
+
             def add_session_config_entry(self, key: str, value: str) -> None:
-                raise AssertionError(f"{key} = {value}: not to be relied on")
+                assert key != "session.disable_cpu_ep_fallback", f"{key} = {value}: not to be relied on"
+
+            def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
+                self.sizes[name] = size
 
         class InferenceSession:
             def __init__(
                 self,
                 model: object,
-                options: object,  # noqa: ARG002
+                options: SessionOptions,
                 *,
                 providers: list[Any],
                 **extra: int,
             ) -> None:
                 fake.opened.append({"model": model, "providers": providers, **extra})
+                if options.sizes:
+                    fake.opened[-1]["sizes"] = options.sizes
                 os.write(2, fake.says)
                 self.taken = CPU
                 if providers != [CPU]:
                     outcome = (isinstance(model, str) and fake.graph_on_cuda) or fake.on_cuda
+                    outcome = (options.sizes and fake.captured_on_cuda) or outcome
                     if isinstance(outcome, str):
                         self.taken = outcome if fake.preloaded else CPU
                     elif extra.get("enable_fallback", 1):
@@ -248,3 +259,23 @@ def make_graph() -> MakeGraph:
         return path
 
     return make
+
+
+@pytest.fixture
+def as_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions that say they are CUDA's and run on the CPU.
+
+    They are opened with CUDA's options, as far as these are the session's, and their arrays are copies: one
+    that is not sent or fetched, or that is bound anew in place of being written to, is seen as on CUDA.
+    """
+
+    def on_the_cpu(ort: Any, graph: Path, options: Any, *_: object, **__: object) -> Any:
+        return ort.InferenceSession(str(graph), options, providers=[CPU])
+
+    def best_on_the_cpu(ort: Any, device_id: int) -> Any:  # noqa: ARG001
+        return ort.InferenceSession(best.MODEL, providers=[CPU])
+
+    monkeypatch.setattr(session, "cuda_problem", lambda *_: None)
+    monkeypatch.setattr(session, "_on_cuda", on_the_cpu)
+    monkeypatch.setattr(session, "_best_on_cuda", best_on_the_cpu)
+    monkeypatch.setattr(cache, "device_of", lambda _: ("cpu", 0))

@@ -184,14 +184,14 @@ def test_threads_share_a_model(tiny):
 
 def test_the_rate_leaves_the_takers_time_out(tiny, monkeypatch):
     now = 0.0
-    step = tiny.decoder.step
+    step = tiny.decoder.step_best
 
     def slow_step(*args):
         nonlocal now
         now += 0.5
         return step(*args)
 
-    monkeypatch.setattr(tiny.decoder, "step", slow_step)
+    monkeypatch.setattr(tiny.decoder, "step_best", slow_step)
     monkeypatch.setattr(time, "perf_counter", lambda: now)
     stream = tiny.stream("ROMEO:", max_new_tokens=10, seed=7, draft="off")
     for _ in stream:

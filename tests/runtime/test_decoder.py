@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from unittest.mock import Mock
 
 import numpy as np
 import onnx
@@ -15,8 +13,9 @@ import torch
 
 from gptblock.errors import CorruptError, InputError, ProviderError
 from gptblock.export.build import export_model
-from gptblock.runtime.decoder import Cache, Decoder
-from gptblock.runtime.model import load
+from gptblock.runtime.cache import Cache
+from gptblock.runtime.decoder import Decoder
+from gptblock.runtime.model import Model, load
 from gptblock.runtime.session import Provider, open_session
 from gptblock.runtime.verify import verify
 
@@ -181,11 +180,11 @@ def test_only_a_subword_vocabulary_may_have_fewer_tokens(tokens, message, altere
 
 
 def room(cache: Cache) -> int:
-    return cache.view(cache._decoder.session.ort)._binding.get_outputs()[1].shape()[-2]
+    return cache.view(cache._decoder.session)._binding.get_outputs()[1].shape()[-2]
 
 
 def test_a_cache_grows_as_it_fills_and_no_further_than_its_capacity(standard, expected, monkeypatch):
-    monkeypatch.setattr("gptblock.runtime.decoder._GROWTH", 3)
+    monkeypatch.setattr("gptblock.runtime.cache._GROWTH", 3)
     cache = Cache(standard, 3, 16)
     rooms = []
     for at in range(16):
@@ -200,25 +199,6 @@ def test_a_fused_graph_has_all_its_room_at_once(tiny):
     cache = Cache(tiny.decoder, 3, 16)
     cache.reserve(1)
     assert room(cache) == 16
-
-
-def test_a_cache_on_cuda_has_all_its_room_at_once(standard, monkeypatch):
-    outputs, bound = [], []
-    binding = SimpleNamespace(bind_ortvalue_output=lambda name, _: outputs.append(name))
-    cuda = replace(
-        standard.session,
-        ort=Mock(io_binding=lambda: binding),
-        provider=Provider("cuda", 0, "asked for"),
-    )
-    monkeypatch.setattr(standard, "session", cuda)
-    monkeypatch.setattr("gptblock.runtime.decoder._View._bind", lambda *args: bound.append(args[2:]))
-    cache = Cache(standard, 2, 16)
-    for tokens in (1, 16):
-        cache.reserve(tokens)
-        cache.view(cuda.ort)
-    buffers = bound[1:]  # after past_length
-    assert outputs == list(standard.cache_names.values())
-    assert {(array.shape, device) for array, device in buffers} == {((2, 16, 32), "cuda")}
 
 
 def test_a_fused_graph_is_for_the_cpu(tiny):
@@ -244,7 +224,7 @@ def test_many_tokens_of_int8_are_read_in_float32_where_integers_are_slow(eight_b
     ids = np.random.default_rng(0).integers(0, 65, (4, 16))
     few = np.concatenate([decoder.logits(row[None]) for row in ids])  # 16 tokens each
     many = decoder.logits(ids)  # 64
-    assert ("_wide" in vars(decoder) and decoder._wide is not None) is not is_fast
+    assert (decoder._for_prompts is None) is is_fast
     difference = np.abs(few - many).max()
     assert difference < 1e-5 if is_fast else 1e-5 < difference < 0.06 * np.abs(few).max()
     np.testing.assert_array_equal(many, decoder.logits(ids))
@@ -252,14 +232,38 @@ def test_many_tokens_of_int8_are_read_in_float32_where_integers_are_slow(eight_b
 
 def test_many_tokens_of_int8_pass_the_proof(eight_bits, monkeypatch):
     monkeypatch.setattr("gptblock.runtime.decoder.multiplies_bytes", lambda: False)
-    monkeypatch.setattr("gptblock.runtime.decoder._WIDE", 9)  # some chunks in this way, some in that
+    monkeypatch.setattr("gptblock.runtime.decoder._LONG", 9)  # some chunks in this way, some in that
     result = verify(eight_bits, precision="int8", provider="cpu", threads=1)
-    assert list(result.proofs) == ["model.int8.onnx", "model.int8.cpu.onnx"]
+    assert list(result.proofs) == ["model.int8.onnx", "model.int8.batch.onnx", "model.int8.cpu.onnx"]
     assert result.failed == []
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_many_rows_of_int8_are_multiplied_in_float32_where_integers_are_slow(
+    eight_bits, is_fast, monkeypatch
+):
+    """The model is 64 wide and reads 16 tokens: the full caches of 24 rows are as large as its weights."""
+    monkeypatch.setattr("gptblock.runtime.decoder.multiplies_bytes", lambda: is_fast)
+    model = load(eight_bits, precision="int8", provider="cpu", threads=1)
+    batch = Decoder(open_session(eight_bits / "model.int8.batch.onnx", provider="cpu", threads=1))
+    ids = np.random.default_rng(0).integers(0, 65, (24, 2))
+    fewer = model.logits(ids[:23])
+    assert np.abs(fewer - batch.logits(ids[:23])).max() > 1e-5
+    assert "_for_batches" not in vars(model.decoder)  # not opened before there is a use for it
+    difference = np.abs(model.logits(ids) - batch.logits(ids)).max()
+    assert difference > 1e-5 if is_fast else difference == 0
+    texts = [
+        [completion.text for (completion,) in each.generate(["A"] * 24, max_new_tokens=40, seed=1)]
+        for each in (model, Model(batch))
+    ]
+    assert is_fast or texts[0] == texts[1]
+    assert len(set(texts[0])) == 1  # one seed, one prompt
 
 
 def test_fp32_has_one_session(tiny, monkeypatch):
     monkeypatch.setattr("gptblock.runtime.decoder.multiplies_bytes", lambda: False)
     decoder = Decoder(tiny.decoder.session)
     assert decoder.logits(np.zeros((4, 16), np.int64)).shape == (4, 16, 65)
-    assert decoder._wide is None
+    assert decoder._for_prompts is None
+    assert decoder.logits(np.zeros((30, 2), np.int64)).shape == (30, 2, 65)
+    assert decoder._for_batches is None

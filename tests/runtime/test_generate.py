@@ -14,7 +14,7 @@ import torch
 from gptblock.config import Overflow, SamplingConfig
 from gptblock.export.build import export_model
 from gptblock.model.gpt import GPT
-from gptblock.runtime.decoder import Decoder
+from gptblock.runtime.decoder import Decoder, Scores
 from gptblock.runtime.generate import Drafting, Row, decode
 from gptblock.runtime.model import load
 
@@ -81,14 +81,14 @@ def by_runtime(
 def steps(decoder, monkeypatch) -> list[tuple[int, int, int]]:
     """(rows, T, capacity) of each step, none of which may exceed its cache."""
     seen = []
-    step = decoder.step
+    step = decoder.step_best
 
-    def watched(cache, ids, positions, valid=None):
+    def watched(cache, ids, positions, valid, count):
         assert cache.length.max() + ids.shape[1] <= cache.capacity <= BLOCK_SIZE
         seen.append((*ids.shape, cache.capacity))
-        return step(cache, ids, positions, valid)
+        return step(cache, ids, positions, valid, count)
 
-    monkeypatch.setattr(decoder, "step", watched)
+    monkeypatch.setattr(decoder, "step_best", watched)
     return seen
 
 
@@ -275,16 +275,19 @@ CHAIN = np.array(
 def test_drafted_tokens_have_the_models_distribution(monkeypatch):
     """A Markov chain in the model's place, whose transitions are then counted."""
 
-    def step(cache, ids, positions, valid=None):
+    def step_best(cache, ids, positions, valid, count):
+        assert count == 4
         cache.length = cache.length + (ids.shape[1] if valid is None else valid)
-        return np.log(CHAIN[np.take_along_axis(ids, positions, 1)]).astype(np.float32)
+        return Scores(np.log(CHAIN[np.take_along_axis(ids, positions, 1)]).astype(np.float32))
 
     def cache(_, batch, capacity):
         return SimpleNamespace(length=np.zeros(batch, np.int64), capacity=capacity, batch=batch)
 
     monkeypatch.setattr("gptblock.runtime.generate.Cache", cache)
     rows = [Row(np.zeros(1, np.int64), 5000, np.random.default_rng([7, i])) for i in range(4)]
-    finish(SimpleNamespace(block_size=64, step=step), rows, SamplingConfig(), "rebase", "on")
+    metadata = SimpleNamespace(model=SimpleNamespace(vocab_size=4))
+    decoder = SimpleNamespace(block_size=64, metadata=metadata, step_best=step_best)
+    finish(decoder, rows, SamplingConfig(), "rebase", "on")
     counts = np.zeros((4, 4))
     for row in rows:
         np.add.at(counts, (row.ids[:-1], row.ids[1:]), 1)

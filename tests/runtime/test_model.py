@@ -162,11 +162,10 @@ def test_the_device_and_its_rounding_reach_the_session(tiny_bundle, monkeypatch)
         return open_session(path, provider="cpu")
 
     monkeypatch.setattr("gptblock.runtime.model.open_session", opened)
-    load(tiny_bundle, provider="cuda", threads=1, device_id=1, use_tf32=True)
-    cpu_graph = tiny_bundle / "model.cpu.onnx"
-    assert asked == [
-        {"cpu_graph": cpu_graph, "provider": "cuda", "threads": 1, "device_id": 1, "use_tf32": True}
-    ]
+    of_cuda = {"device_id": 1, "use_tf32": True, "use_graphs": True}
+    load(tiny_bundle, provider="cuda", threads=1, **of_cuda)
+    beside = {"cpu_graph": tiny_bundle / "model.cpu.onnx", "batch_graph": None}
+    assert asked == [beside | {"provider": "cuda", "threads": 1} | of_cuda]
 
 
 def test_the_cpu_runs_the_fused_graph_of_a_bundle_and_any_file_that_is_named(tiny_bundle):

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from gptblock.runtime import pages
-from gptblock.runtime.decoder import Cache, Decoder
+from gptblock.runtime.cache import Cache
+from gptblock.runtime.decoder import Decoder
 
 HUGE = 2 << 20
 
@@ -82,9 +83,9 @@ def huge_bytes() -> int | None:
 
 def test_a_decoder_asks_for_its_weights_once_and_bit_by_bit(tiny, monkeypatch):
     asked = []
-    monkeypatch.setattr("gptblock.runtime.decoder.make_huge", lambda pages: asked.append(list(pages)))
-    monkeypatch.setattr("gptblock.runtime.decoder._SETTLING", 3)
-    decoder = Decoder(replace(tiny.decoder.session, memory=(range(6 * HUGE),)))
+    monkeypatch.setattr("gptblock.runtime.pages.make_huge", lambda pages: asked.append(list(pages)))
+    monkeypatch.setattr("gptblock.runtime.pages._SETTLING", 3)
+    decoder = Decoder(replace(tiny.decoder.session, settling=pages.Settling([range(6 * HUGE)])))
     for _ in range(6):
         decoder.step(Cache(decoder, 1, 16), np.zeros((1, 2), np.int64), np.zeros((1, 1), np.int64))
     assert asked == [[0, 1, 2, 3], [4, 5], []]

@@ -167,7 +167,7 @@ def test_cuda_asked_for_and_got(graph: Path, fake_ort: Any, fake_libraries: Any)
     fake = fake_ort()
     session = open_session(graph, provider="cuda", device_id=1, use_tf32=True)
     assert session.provider == Provider("cuda", 1, "asked for", use_tf32=True)
-    assert str(session.provider) == "cuda (asked for; TF32 on)"
+    assert str(session.provider) == "cuda (asked for; TF32 on; CUDA graphs off)"
     assert fake.opened[-1] == {
         "model": str(graph),
         "providers": [(CUDA, {"device_id": "1", "use_tf32": "1"}), CPU],
@@ -175,11 +175,46 @@ def test_cuda_asked_for_and_got(graph: Path, fake_ort: Any, fake_libraries: Any)
     }
 
 
+def test_a_step_for_a_cuda_graph_has_every_size_fixed(
+    graph: Path, fake_ort: Any, fake_libraries: Any
+) -> None:
+    fake_libraries()
+    fake = fake_ort()
+    session = open_session(graph, provider="cuda", use_graphs=True)
+    assert str(session.provider) == "cuda (asked for; TF32 off; CUDA graphs on)"
+    assert session.for_steps is not None
+    of_one = fake.opened[-1]  # opened at once, so that what stands against it is said at once
+    steps = session.for_steps(5)
+    assert (steps.is_captured, session.is_captured) == (True, False)
+    assert steps is session.for_steps(5)
+    assert [of_one["sizes"], fake.opened[-1]["sizes"]] == [
+        {"batch": 1, "time": 1, "kept": 1},
+        {"batch": 5, "time": 1, "kept": 1},
+    ]
+    assert fake.opened[-1]["providers"] == [
+        (CUDA, {"device_id": "0", "use_tf32": "0", "enable_cuda_graph": "1"}),
+        CPU,
+    ]
+
+
+def test_cuda_graphs_asked_for_are_had_or_an_error(graph: Path, fake_ort: Any, fake_libraries: Any) -> None:
+    fake_libraries()
+    fake_ort(captured_on_cuda=RuntimeError("This session cannot use the graph capture feature"))
+    assert open_session(graph, provider="cuda").provider.use_graphs is False
+    for provider in ("cuda", "auto"):
+        with pytest.raises(
+            ProviderError,
+            match=r"^CUDA graphs were asked for and cannot be had: ONNX Runtime cannot open model.onnx "
+            r"on CUDA device 0: This session cannot use the graph capture feature; leave out --cuda-graphs$",
+        ):
+            open_session(graph, provider=provider, use_graphs=True)
+
+
 def test_auto_takes_cuda_where_it_works(graph: Path, fake_ort: Any, fake_libraries: Any) -> None:
     fake_libraries()
     fake_ort()
     assert open_session(graph).provider == Provider("cuda", 0, "CUDA works here")
-    assert str(open_session(graph).provider) == "cuda (CUDA works here; TF32 off)"
+    assert str(open_session(graph).provider) == "cuda (CUDA works here; TF32 off; CUDA graphs off)"
 
 
 def test_the_cpu_asked_for_does_not_touch_cuda(graph: Path, fake_ort: Any, fake_libraries: Any) -> None:
