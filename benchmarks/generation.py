@@ -18,7 +18,7 @@ from typing import Any
 from limits import PREFILL, PROMPT, floors, load_of_machine, measure
 from table import markdown
 from weights import SIZES, Size, make_weights
-from worker import PEERS, MissingError, Worker, converted, python_of
+from worker import GPU_PEERS, PEERS, MissingError, Peer, Worker, converted, python_of
 
 GREEDY_PROMPTS, GREEDY_TOKENS = 3, 40
 TIMINGS, ENOUGH_SECONDS = 3, 3.0  # of each column and round: so many, or so long
@@ -30,6 +30,7 @@ def main() -> None:
     options = _options()
     size = SIZES[options.size]
     folder = options.folder.resolve()
+    peers = GPU_PEERS if options.gpu else PEERS
     weights = folder / "models" / options.size / "weights"
     weights.parent.mkdir(parents=True, exist_ok=True)
     make_weights(size, weights)
@@ -37,18 +38,19 @@ def main() -> None:
 
     say("reference: transformers")
     questions = prompts(draw, size, GREEDY_PROMPTS, PROMPT)
-    _, expected = _greedy(_prepared("transformers", "fp32", folder, weights), options.threads[0], questions)
+    reference = _prepared(PEERS["transformers"], "fp32", folder, weights)
+    _, expected = _greedy(reference, options.threads[0], questions)
     rows: list[Row] = []
     for name in options.peers:
         for precision in options.precision:
             for threads in options.threads:
                 say(f"{name} {precision}: prepare and compare")
-                rows.append(_checked(name, precision, threads, folder, weights, questions, expected))
+                rows.append(_checked(peers[name], precision, threads, folder, weights, questions, expected))
 
     loads, limits = [], []
     for number in range(options.rounds):
         loads.append(load_of_machine())
-        limits.append(measure(size.products, max(options.threads)))
+        limits.append(measure(size.products, max(options.threads), "cuda" if options.gpu else "cpu"))
         for row in rows:
             if "missing" not in row:
                 say(f"round {number + 1} of {options.rounds}: {row['peer']} {row['precision']}")
@@ -68,7 +70,7 @@ def main() -> None:
         "threads": options.threads,
         "batch": options.batch,
         "seed": options.seed,
-        "machine": f"{platform.machine()} with {os.cpu_count()} processors",
+        "machine": _machine(options.gpu),
         "prompt": PROMPT,
         "prefill": PREFILL,
         "new_tokens": size.new_tokens,
@@ -91,14 +93,23 @@ def prompts(draw: random.Random, size: Size, rows: int, length: int) -> list[lis
     return [[draw.randrange(size.vocab_size) for _ in range(length)] for _ in range(rows)]
 
 
+def _machine(gpu: bool) -> str:
+    machine = f"{platform.machine()} with {os.cpu_count()} processors"
+    if not gpu:
+        return machine
+    import torch
+
+    return f"{torch.cuda.get_device_name()}, {machine}"
+
+
 def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def _prepared(name: str, precision: str, folder: Path, weights: Path) -> tuple[Any, ...]:
+def _prepared(peer: Peer, precision: str, folder: Path, weights: Path) -> tuple[Any, ...]:
     """What `Worker` takes, without the threads."""
-    python = python_of(PEERS[name], folder)
-    return PEERS[name], python, converted(PEERS[name], python, weights, precision), precision
+    python = python_of(peer, folder)
+    return peer, python, converted(peer, python, weights, precision), precision
 
 
 def _greedy(
@@ -111,7 +122,7 @@ def _greedy(
 
 
 def _checked(
-    name: str,
+    peer: Peer,
     precision: str,
     threads: int,
     folder: Path,
@@ -120,9 +131,9 @@ def _checked(
     expected: list[list[int]],
 ) -> Row:
     """A row whose peer says what transformers says; in fp32, every token of it."""
-    row: Row = {"peer": name, "precision": precision, "threads": threads, "times": {}, "memory": []}
+    row: Row = {"peer": peer.name, "precision": precision, "threads": threads, "times": {}, "memory": []}
     try:
-        row["command"] = _prepared(name, precision, folder, weights)
+        row["command"] = _prepared(peer, precision, folder, weights)
         row["versions"], answers = _greedy(row["command"], threads, questions)
     except MissingError as error:
         return row | {"missing": str(error)}
@@ -175,10 +186,17 @@ def _options() -> argparse.Namespace:
 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--size", choices=SIZES, default="S")
-    parser.add_argument("--peers", type=some(str, PEERS), default=list(PEERS), help=",".join(PEERS))
+    parser.add_argument(
+        "--gpu", action="store_true", help="gptblock and torch on CUDA, with and without CUDA graphs"
+    )
+    parser.add_argument("--peers", type=some(str), help="default: all")
     parser.add_argument("--threads", type=some(int), default=[2], help="several: a row for each")
     parser.add_argument("--batch", type=some(int), default=[1, 32])
-    parser.add_argument("--precision", type=some(str, ("fp32", "int8")), default=["fp32", "int8"])
+    parser.add_argument(
+        "--precision",
+        type=some(str, ("fp32", "fp16", "int8")),
+        help="default: fp32,int8; with --gpu fp32,fp16",
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=7, help="of the prompts")
     parser.add_argument(
@@ -186,7 +204,13 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--json", type=Path)
     parser.add_argument("--markdown", type=Path)
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.precision = options.precision or ["fp32", "fp16" if options.gpu else "int8"]
+    peers = list(GPU_PEERS if options.gpu else PEERS)
+    options.peers = options.peers or peers
+    if unknown := set(options.peers) - set(peers):
+        parser.error(f"peers must be of {', '.join(peers)}: got {', '.join(sorted(unknown))}")
+    return options
 
 
 if __name__ == "__main__":

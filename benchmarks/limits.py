@@ -16,12 +16,15 @@ PROMPT = 16
 PREFILL = 200
 
 
-def measure(weights: int, threads: int) -> dict[str, float]:
-    """Bytes a second read from an array of so many float32, and float32 operations a second.
+_BYTES = {"fp32": 4, "fp16": 2, "int8": 1}  # of a weight
+
+
+def measure(weights: int, threads: int, device: str = "cpu") -> dict[str, float]:
+    """Bytes a second read from so many weights of each precision, and float32 operations a second.
 
     In a process of its own: torch's threads would stay in the way of what is measured next.
     """
-    command = [sys.executable, __file__, str(weights), str(threads)]
+    command = [sys.executable, __file__, str(weights), str(threads), device]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     values: dict[str, float] = json.loads(done.stdout)
@@ -32,13 +35,14 @@ def floors(size: Size, limits: dict[str, float], precision: str, batch: int) -> 
     """The least seconds of a step for one row, of a step for the batch, and of a prefill.
 
     A step reads the weights and the mean cache once, or multiplies, whichever takes longer. The limit of
-    8-bit products is not measured, so int8 has only the floor of what is read.
+    other products than fp32's is not measured, so there is only the floor of what is read.
     """
-    weights = size.products * (4 if precision == "fp32" else 1)
-    read = limits["read_fp32"] if precision == "fp32" else limits["read_int8"]
+    weights = size.products * _BYTES[precision]
+    read = limits[f"read_{precision}"]
+    share = 0.5 if precision == "fp16" else 1.0  # of a number in the cache, of four bytes
 
     def step(rows: int, tokens: int) -> float:
-        cache = rows * size.cache_bytes(PROMPT + tokens / 2)
+        cache = share * rows * size.cache_bytes(PROMPT + tokens / 2)
         products = 2 * size.products * rows / limits["flops"] if precision == "fp32" else 0.0
         return max((weights + cache) / read, products)
 
@@ -66,8 +70,11 @@ def _processor_times() -> list[int] | None:
         return None
 
 
-def _main(weights: int, threads: int) -> None:
+def _main(weights: int, threads: int, device: str) -> None:
     import torch
+
+    torch.set_default_device(device)
+    wait = torch.cuda.synchronize if device == "cuda" else lambda: None
 
     torch.set_num_threads(threads)
 
@@ -79,6 +86,7 @@ def _main(weights: int, threads: int) -> None:
         while time.perf_counter() < end or len(seconds) < 6:
             start = time.perf_counter()
             work()  # type: ignore[operator]
+            wait()
             seconds.append(time.perf_counter() - start)
         third = len(seconds) // 3
         return amount / min(median(seconds[i * third : (i + 1) * third]) for i in range(3))
@@ -90,13 +98,12 @@ def _main(weights: int, threads: int) -> None:
         return max(by_product, rate(matrix.nbytes, lambda: matrix.sum()))
 
     square = torch.rand(1024, 1024)
-    found = {
-        "read_fp32": read(weights),
-        "read_int8": read(weights // 4),  # as many bytes as the 8-bit weights
+    found = {f"read_{precision}": read(weights * size // 4) for precision, size in _BYTES.items()}
+    found |= {
         "flops": rate(2 * 1024**3, lambda: square @ square),
     }
     print(json.dumps(found))
 
 
 if __name__ == "__main__":
-    _main(int(sys.argv[1]), int(sys.argv[2]))
+    _main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3])

@@ -44,11 +44,12 @@ def _heading(report: dict[str, Any]) -> str:
 
 def _limits(report: dict[str, Any]) -> str:
     found = report["limits"]
-    reading = (
-        f"{found['read_fp32'] / 1e9:.0f} GB/s over the fp32 weights, {found['read_int8'] / 1e9:.0f} GB/s"
+    precisions = list(dict.fromkeys(row["precision"] for row in report["rows"]))
+    reading = ", ".join(
+        f"{found[f'read_{each}'] / 1e9:.0f} GB/s over the {each} weights" for each in precisions
     )
     return (
-        f"Limits measured in the rounds (median): reading {reading} over the 8-bit ones; "
+        f"Limits measured in the rounds (median): reading {reading}; "
         f"fp32 products {found['flops'] / 1e9:.0f} GFLOP/s. In brackets: the share of them."
     )
 

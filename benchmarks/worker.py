@@ -18,11 +18,16 @@ _TORCH = "torch==2.13.0"
 
 @dataclass(frozen=True)
 class Peer:
-    """A script in peers/, and what its environment is installed from; none: this python."""
+    """A script in peers/, and what its environment is installed from; none: this python.
+
+    `words` are the script's own, and `model` is the peer whose converted model it runs, if not its own.
+    """
 
     name: str
     script: str
     packages: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    model: str = ""
 
 
 PEERS = {
@@ -43,6 +48,12 @@ PEERS = {
             ("onnxruntime-genai", "onnxruntime", "onnx", "onnx_ir", "transformers", _TORCH),
         ),
     )
+}
+
+GPU_PEERS = {
+    f"{kind}{mark}": Peer(f"{kind}{mark}", f"{kind}_peer.py", (), ("cuda", steps), kind)
+    for kind in ("gptblock", "torch")
+    for mark, steps in (("", "launched"), (" with CUDA graphs", "captured"))
 }
 
 
@@ -67,7 +78,7 @@ def python_of(peer: Peer, folder: Path) -> Path:
 
 def converted(peer: Peer, python: Path, weights: Path, precision: str) -> Path:
     """The peer's own form of the weights, beside them, made now if it is not there."""
-    model = weights.with_name(f"{peer.name}-{precision}")
+    model = weights.with_name(f"{peer.model or peer.name}-{precision}")
     if model.exists():
         return model
     output = _run(
@@ -93,7 +104,7 @@ class Worker:
         environment = os.environ | {"OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
         start = time.perf_counter()
         self._process = subprocess.Popen(
-            [python, _HERE / "peers" / peer.script, "serve", model, precision, str(threads)],
+            [python, _HERE / "peers" / peer.script, "serve", model, precision, str(threads), *peer.words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

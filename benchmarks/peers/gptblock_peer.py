@@ -5,18 +5,21 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 from protocol import Generate, MissingError, Prompts, main
 
 
 def convert(source: Path, model: Path, precision: str) -> None:
-    """A run with its proved bundle; a precision beside fp32 goes into the run that fp32 made."""
+    """A run with its proved bundle; one beside fp32 is added to the run that fp32 made."""
     run = model.with_name(model.name.replace(precision, "fp32"))
     if not run.exists():
         _gptblock("convert", source, "--from", "gpt2", "--out", run, "--format", "onnx")
     if precision != "fp32":
-        if not (run / f"bundle/model.{precision}.onnx").is_file():
-            _gptblock("export", run, "--format", "onnx", "--precision", "fp32", "--precision", precision)
+        wanted = [each for each in ("int8", "fp16") if (run / f"bundle/model.{each}.onnx").is_file()]
+        if precision not in wanted:
+            words = [word for each in (*wanted, precision) for word in ("--precision", each)]
+            _gptblock("export", run, "--format", "onnx", *words)
         model.symlink_to(run.resolve())
 
 
@@ -28,14 +31,22 @@ def _gptblock(*words: str | Path) -> None:
         raise MissingError(f"gptblock {words[0]} ended with exit code {done.returncode}: {said}")
 
 
-def load(model: Path, precision: str, threads: int) -> Generate:
+def load(
+    model: Path,
+    precision: str,
+    threads: int,
+    provider: Literal["cpu", "cuda"] = "cpu",
+    steps: str = "launched",
+) -> Generate:
     import numpy as np
 
     import gptblock
     from gptblock.config import SamplingConfig
     from gptblock.runtime.generate import Row, decode
 
-    decoder = gptblock.load(model, precision=precision, provider="cpu", threads=threads).decoder
+    decoder = gptblock.load(
+        model, precision=precision, provider=provider, threads=threads, use_graphs=steps == "captured"
+    ).decoder
     greedy = SamplingConfig(temperature=0.0)
 
     def generate(prompts: Prompts, tokens: int) -> Prompts:

@@ -3,10 +3,10 @@
 A script is run by its peer's own python:
 
     script.py convert HF_FOLDER MODEL PRECISION
-    script.py serve MODEL PRECISION THREADS
+    script.py serve MODEL PRECISION THREADS [WORD...]
 
-`serve` opens the model, generates one token, and says so; then each line in is a JSON object, and so is
-each line out. It may import only the standard library.
+`serve` opens the model, generates one token, and says so; then each line in is a JSON object, and so is each
+line out. The words are the script's to read. It may import only the standard library.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class MissingError(Exception):
 
 def main(
     convert: Callable[[Path, Path, str], None],
-    load: Callable[[Path, str, int], Generate],
+    load: Callable[..., Generate],  # model, precision, threads, words
     packages: Sequence[str],
 ) -> None:
     """Run a peer's script. What libraries print goes to stderr."""
@@ -48,8 +48,8 @@ def main(
             convert(Path(source), Path(model), precision)
             answer(converted=True)
             return
-        model, precision, threads = arguments
-        generate = load(Path(model), precision, int(threads))
+        model, precision, threads, *words = arguments
+        generate = load(Path(model), precision, int(threads), *words)
         generate([FIRST_PROMPT], 1)
         answer(ready=True)
         for line in sys.stdin:
