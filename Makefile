@@ -3,6 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 RUNTIME := .venv-runtime/bin
 DEMO := artifacts/make-demo
+GPU_RUN := artifacts/gpu-check
 
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
@@ -29,11 +30,17 @@ variants: .venv/.installed  ## train, export and prove every combination of a bl
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 tests/export/test_variants.py --all-variants
 
 # Installs nothing, for such a machine may have no network: PYTHON has gptblock[gpu,train,test].
-gpu-check:  ## where there is a GPU: prove the demo on it in CUDA, run the tests that need it, and time it
+gpu-check:  ## where there is a GPU: prove the demo and each precision on it, run its tests, time it beside torch
 	$(PYTHON) -m gptblock verify artifacts/demo --provider cuda
+	$(PYTHON) -m gptblock verify artifacts/demo --provider cuda --cuda-graphs
 	$(PYTHON) -m pytest tests/gpu -rs
-	$(PYTHON) -m gptblock bench artifacts/demo --provider cuda
-	$(PYTHON) -m gptblock bench artifacts/demo --provider cuda --tf32
+	$(PYTHON) -m gptblock train pydoc --preset quick --overwrite --out $(GPU_RUN)
+	$(PYTHON) -m gptblock export $(GPU_RUN) --format onnx --precision fp16 --precision int8 --precision int4
+	$(PYTHON) -m gptblock verify $(GPU_RUN) --provider cuda
+	$(PYTHON) -m gptblock bench $(GPU_RUN) --provider cuda
+	$(PYTHON) -m gptblock bench $(GPU_RUN) --provider cuda --tf32
+	$(PYTHON) -m gptblock bench $(GPU_RUN) --provider cuda --cuda-graphs
+	$(PYTHON) benchmarks/generation.py --gpu --size S --rounds 3
 
 lint: .venv/.installed  ## check style, format, types, and who imports whom
 	$(BIN)/ruff check

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import itertools
 import sys
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 _HUGE = 2 << 20  # bytes
 _MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25  # of Linux; the second since 6.1, older ones do it by and by
-_SETTLING, _PAGES = 100, 4  # after so many steps, so many pages a step
+_SETTLING, _LONGEST = 64, 0.02  # steps before; seconds between two
 _MAPS = Path("/proc/self/maps")
 
 
@@ -54,27 +54,33 @@ def huge_pages(memory: Iterable[range]) -> list[int]:
 
 
 class Settling:
-    """Puts `memory` on huge pages once a session has made many steps, a few pages a step: no token is late.
+    """Puts `memory` on huge pages once a session has made many steps, between steps.
 
-    That takes about what as many steps more save.
+    It begins after so many steps as it may take to win back what it takes, and then takes half as long as a
+    step itself, so that no token is late.
     """
 
     def __init__(self, memory: Iterable[range]) -> None:
-        self._steps = 0
         self._pages = iter(huge_pages(memory))
+        self._steps = 0
+        self._last = 0.0  # when the last step began
 
     def step(self) -> None:
-        """To be called with each step."""
+        """To be called before each step."""
         self._steps += 1
+        now = time.perf_counter()
+        end, self._last = now + min((now - self._last) / 2, _LONGEST), now
         if self._steps > _SETTLING:
-            make_huge(itertools.islice(self._pages, _PAGES))
+            for page in self._pages:
+                make_huge(page)
+                if time.perf_counter() >= end:
+                    break
 
 
-def make_huge(pages: Iterable[int]) -> None:
-    """Put what is on these pages on huge ones, where the system has them. Half a millisecond to four each."""
-    for page in pages:
-        for advice in (_MADV_HUGEPAGE, _MADV_COLLAPSE):  # refused where not all of the page is there
-            _madvise()(page * _HUGE, _HUGE, advice)
+def make_huge(page: int) -> None:
+    """Put what is on this page on a huge one, where the system has one: half a millisecond, or some more."""
+    for advice in (_MADV_HUGEPAGE, _MADV_COLLAPSE):  # refused where not all of the page is there
+        _madvise()(page * _HUGE, _HUGE, advice)
 
 
 @functools.cache

@@ -9,15 +9,19 @@ import numpy as np
 import pytest
 
 from gptblock.bundle.manifest import Precision
+from gptblock.config import Overflow
 from gptblock.export.build import export_model
 from gptblock.model import GPT
+from gptblock.runtime.completion import GenerateOptions
 from gptblock.runtime.cuda import cuda_problem
-from gptblock.runtime.model import load
+from gptblock.runtime.model import Model, load
 from gptblock.runtime.verify import verify
 from gptblock.runtime.wheels import load_onnxruntime
 from gptblock.text.char import CharTokenizer
 
 pytestmark = pytest.mark.gpu
+
+PROMPTS = ["A", "ROMEO:", "My lord, what news"]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,11 +39,12 @@ def bundle(tiny_model: GPT, tiny_tokenizer: CharTokenizer, tmp_path_factory: pyt
     return folder
 
 
+@pytest.mark.parametrize("use_graphs", [False, True])
 @pytest.mark.parametrize("precision", get_args(Precision))
-def test_the_whole_proof_holds_on_cuda(precision: Precision, bundle: Path) -> None:
-    result = verify(bundle, precision=precision, provider="cuda")
+def test_the_whole_proof_holds_on_cuda(precision: Precision, use_graphs: bool, bundle: Path) -> None:
+    result = verify(bundle, precision=precision, provider="cuda", use_graphs=use_graphs)
     assert result.provider is not None
-    assert result.provider.name == "cuda"
+    assert (result.provider.name, result.provider.use_graphs) == ("cuda", use_graphs)
     assert (result.problems, result.failed) == ([], [])
     assert len(result.proofs) == 1
 
@@ -56,16 +61,26 @@ def test_auto_takes_fp16_on_cuda_where_the_bundle_has_it(bundle: Path) -> None:
     assert load(bundle, provider="cuda").decoder.metadata.precision == "fp16"
 
 
+@pytest.mark.parametrize("use_graphs", [False, True])
 @pytest.mark.parametrize("overflow", ["slide", "rebase", "stop"])
-def test_greedy_text_is_that_of_the_cpu(overflow: str, tiny_bundle: Path) -> None:
-    prompts = ["A", "ROMEO:", "My lord, what news"]
-    texts = [
-        [
-            completion.text
-            for (completion,) in load(tiny_bundle, provider=provider).generate(
-                prompts, temperature=0.0, max_new_tokens=40, overflow=overflow
-            )
-        ]
-        for provider in ("cpu", "cuda")
-    ]
-    assert texts[0] == texts[1]
+def test_greedy_text_is_that_of_the_cpu(overflow: Overflow, use_graphs: bool, tiny_bundle: Path) -> None:
+    options = GenerateOptions(temperature=0.0, max_new_tokens=40, overflow=overflow)
+    cpu, cuda = (load(tiny_bundle, provider=each, use_graphs=use_graphs) for each in ("cpu", "cuda"))
+    for prompts in (PROMPTS, PROMPTS[:1], PROMPTS):  # graphs are recorded, then replayed
+        assert texts(cuda, prompts, options) == texts(cpu, prompts, options)
+
+
+@pytest.mark.parametrize("options", [GenerateOptions(temperature=0.0), GenerateOptions(top_k=5, seed=3)])
+def test_the_largest_logits_give_the_tokens_that_all_give(
+    options: GenerateOptions, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = load(tiny_bundle, provider="cuda")
+    expected = texts(whole, PROMPTS, options)
+    monkeypatch.setattr("gptblock.runtime.decoder._LARGE_VOCABULARY", 1)
+    few = load(tiny_bundle, provider="cuda")
+    assert texts(few, PROMPTS, options) == expected
+    assert (whole.decoder._best is None, few.decoder._best is None) == (True, False)
+
+
+def texts(model: Model, prompts: list[str], options: GenerateOptions) -> list[str]:
+    return [completion.text for (completion,) in model.generate(prompts, **options)]

@@ -65,7 +65,8 @@ def test_memory_keeps_what_is_in_it():
     array = np.random.default_rng(0).integers(0, 256, 4 * HUGE, np.uint8)
     copy = array.copy()
     start = array.ctypes.data
-    pages.make_huge([*pages.huge_pages([range(start, start + len(array))]), 0])  # page 0 is nobody's
+    for page in [*pages.huge_pages([range(start, start + len(array))]), 0]:  # page 0 is nobody's
+        pages.make_huge(page)
     np.testing.assert_array_equal(array, copy)
 
 
@@ -81,14 +82,48 @@ def huge_bytes() -> int | None:
     return 1024 * int(found[1]) if found else None
 
 
-def test_a_decoder_asks_for_its_weights_once_and_bit_by_bit(tiny, monkeypatch):
-    asked = []
-    monkeypatch.setattr("gptblock.runtime.pages.make_huge", lambda pages: asked.append(list(pages)))
-    monkeypatch.setattr("gptblock.runtime.pages._SETTLING", 3)
+@pytest.fixture
+def asked(monkeypatch) -> list[int]:
+    """The pages that were asked for. Each takes 10 ms, and so does a step."""
+    found = []
+    now = 0.0
+
+    def ask(page: int) -> None:
+        nonlocal now
+        found.append(page)
+        now += 0.01
+
+    def step() -> float:
+        nonlocal now
+        now += 0.0001
+        return now
+
+    monkeypatch.setattr(pages, "make_huge", ask)
+    monkeypatch.setattr(pages, "_SETTLING", 3)
+    monkeypatch.setattr(pages.time, "perf_counter", step)
+    return found
+
+
+def test_a_decoder_asks_for_its_weights_once_after_some_steps(tiny, asked):
     decoder = Decoder(replace(tiny.decoder.session, settling=pages.Settling([range(6 * HUGE)])))
-    for _ in range(6):
+    counts = []
+    for _ in range(9):
         decoder.step(Cache(decoder, 1, 16), np.zeros((1, 2), np.int64), np.zeros((1, 1), np.int64))
-    assert asked == [[0, 1, 2, 3], [4, 5], []]
+        counts.append(len(asked))
+    assert asked == list(range(6))
+    assert counts == [0, 0, 0, 1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize(("pause", "expected"), [(0.001, 1), (0.03, 2), (10.0, 2)])
+def test_what_is_asked_for_takes_half_as_long_as_a_step(pause, expected, asked):
+    """Of 30 ms, 15: the page that passes them is the second. Of a long pause no more than 20 ms."""
+    settling = pages.Settling([range(60 * HUGE)])
+    for _ in range(3):
+        settling.step()
+    last = pages.time.perf_counter()
+    settling._last = last - pause
+    settling.step()
+    assert len(asked) == expected
 
 
 def test_the_system_gives_them():
@@ -99,7 +134,8 @@ def test_the_system_gives_them():
         array[:] = 1  # there now, on small pages, for nobody has asked
         before = huge_bytes()
         start = array.ctypes.data
-        pages.make_huge(pages.huge_pages([range(start, start + len(array))]))
+        for page in pages.huge_pages([range(start, start + len(array))]):
+            pages.make_huge(page)
         after = huge_bytes()
         del array
     if after == before:
