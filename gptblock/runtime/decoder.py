@@ -160,7 +160,7 @@ class Decoder:
             return self._for_batches
         return (rows * time >= _LONG and self._for_prompts) or self.session
 
-    @property
+    @functools.cached_property
     def _many_rows(self) -> int:
         """Rows whose full caches take as much memory as the blocks' weights in float32, 12 C^2 a block."""
         model = self.metadata.model

@@ -105,38 +105,19 @@ def open_session(
         raise ConfigError(f"device_id must be >= 0: got {device_id}")
     _require_file(graph)
     ort = load_onnxruntime()
-    options = _options(ort, threads or allowed_cpus(), lean)
+    threads = threads or allowed_cpus()
     reason = "asked for"
     if provider != "cpu":
-        opened = cuda_problem(ort, device_id, use_tf32) or _on_cuda(ort, graph, options, device_id, use_tf32)
-        if not isinstance(opened, Problem):
-            reason = "asked for" if provider == "cuda" else "CUDA works here"
-            taken = Provider("cuda", device_id, reason, use_tf32, use_graphs)
-            session = _session(ort, graph, opened, taken)
-            session = replace(session, for_best=lambda: _best_on_cuda(ort, device_id))
-            if not use_graphs:
-                return session
-            for_steps = functools.cache(functools.partial(_captured, session, graph, threads))
-            for_steps(1)  # raises now and not in the middle of a text
-            return replace(session, for_steps=for_steps)
+        taken = Provider(
+            "cuda", device_id, reason if provider == "cuda" else "CUDA works here", use_tf32, use_graphs
+        )
+        opened = cuda_problem(ort, device_id, use_tf32) or _cuda_session(ort, graph, threads, taken)
+        if isinstance(opened, Session):
+            return opened
         if provider == "cuda":
             raise ProviderError(f"CUDA was asked for and cannot be used: {opened}")
         reason = f"CUDA is not available: {opened.text}"
-
-    def on_cpu(graph: Path, **entries: str) -> Session:
-        options = _options(ort, threads or allowed_cpus(), lean)
-        for name, value in {"disable_quant_qdq": "1", **entries}.items():  # see gptblock.export.unpack
-            options.add_session_config_entry(f"session.{name}", value)
-        before = anonymous_memory()
-        session = _session(ort, graph, _on_cpu(ort, graph, options), Provider("cpu", 0, reason))
-        return replace(session, settling=Settling(added(before, anonymous_memory())))
-
-    graph = cpu_graph or graph
-    return replace(
-        on_cpu(graph),
-        for_prompts=lambda: on_cpu(graph, disable_prepacking="1"),
-        for_batches=(lambda: on_cpu(batch_graph)) if batch_graph else None,
-    )
+    return _cpu_session(ort, cpu_graph or graph, batch_graph, threads, lean, Provider("cpu", 0, reason))
 
 
 def read_metadata(path: Path) -> ModelMetadata:
@@ -192,17 +173,12 @@ def _metadata(graph: Path, session: InferenceSession) -> ModelMetadata:
 
 
 def _on_cuda(
-    ort: ModuleType,
-    graph: Path,
-    options: SessionOptions,
-    device_id: int,
-    use_tf32: bool,
-    use_graphs: bool = False,
+    ort: ModuleType, graph: Path, options: SessionOptions, provider: Provider, is_captured: bool = False
 ) -> InferenceSession | Problem:
     """The graph on CUDA, where something small has just run; else what keeps this graph from it."""
     try:
         with captured() as noise:
-            providers = cuda_providers(device_id, use_tf32, use_graphs)
+            providers = cuda_providers(provider.device_id, provider.use_tf32, is_captured)
             session = ort.InferenceSession(str(graph), options, providers=providers, enable_fallback=0)
         if session.get_providers()[0] == CUDA:
             return session
@@ -211,33 +187,69 @@ def _on_cuda(
         _on_cpu(ort, graph, options)  # raises CorruptError where the file is at fault and not CUDA
         said = one_line(error)
     return Problem(
-        f"ONNX Runtime cannot open {graph.name} on CUDA device {device_id}: {said}",
+        f"ONNX Runtime cannot open {graph.name} on CUDA device {provider.device_id}: {said}",
         "free memory on the device, or run it with --provider cpu",
     )
 
 
-def _best_on_cuda(ort: ModuleType, device_id: int) -> InferenceSession | None:
-    """A session of `gptblock.runtime.best`, on the same device; None: all logits cross."""
-    with captured():
-        session = ort.InferenceSession(
-            MODEL, _options(ort, 1, lean=False), providers=cuda_providers(device_id, False), enable_fallback=0
-        )
-    return session if session.get_providers()[0] == CUDA else None
+def _cpu_session(
+    ort: ModuleType, graph: Path, batch_graph: Path | None, threads: int, lean: bool, provider: Provider
+) -> Session:
+    def opened(graph: Path, **entries: str) -> Session:
+        options = _options(ort, threads, lean)
+        for name, value in {"disable_quant_qdq": "1", **entries}.items():  # see gptblock.export.unpack
+            options.add_session_config_entry(f"session.{name}", value)
+        before = anonymous_memory()
+        session = _session(ort, graph, _on_cpu(ort, graph, options), provider)
+        return replace(session, settling=Settling(added(before, anonymous_memory())))
+
+    return replace(
+        opened(graph),
+        for_prompts=lambda: opened(graph, disable_prepacking="1"),
+        for_batches=(lambda: opened(batch_graph)) if batch_graph else None,
+    )
 
 
-def _captured(session: Session, graph: Path, threads: int | None, batch: int) -> Session:
+def _cuda_session(ort: ModuleType, graph: Path, threads: int, provider: Provider) -> Session | Problem:
+    opened = _on_cuda(ort, graph, _options(ort, threads, lean=False), provider)
+    if isinstance(opened, Problem):
+        return opened
+    session = _session(ort, graph, opened, provider)
+    session = replace(session, for_best=lambda: _best_on_cuda(ort, provider.device_id))
+    if not provider.use_graphs:
+        return session
+    for_steps = functools.cache(functools.partial(_captured, ort, session, graph, threads))
+    for_steps(1)  # raises now and not in the middle of a text
+    return replace(session, for_steps=for_steps)
+
+
+def _captured(ort: ModuleType, session: Session, graph: Path, threads: int, batch: int) -> Session:
     """A CUDA session once more, for one token of `batch` rows. Raises ProviderError."""
-    ort, provider = load_onnxruntime(), session.provider
-    options = _options(ort, threads or allowed_cpus(), lean=False)
+    options = _options(ort, threads, lean=False)
     # All sizes are fixed, for what computes with sizes runs on the CPU, and nothing may.
     for name, size in (("batch", batch), ("time", 1), ("kept", 1)):
         options.add_free_dimension_override_by_name(name, size)
-    opened = _on_cuda(ort, graph, options, provider.device_id, provider.use_tf32, use_graphs=True)
+    opened = _on_cuda(ort, graph, options, session.provider, is_captured=True)
     if isinstance(opened, Problem):
         raise ProviderError(
             f"CUDA graphs were asked for and cannot be had: {opened.text}; leave out --cuda-graphs"
         )
     return replace(session, ort=opened, is_captured=True)
+
+
+def _best_on_cuda(ort: ModuleType, device_id: int) -> InferenceSession | None:
+    """A session of `gptblock.runtime.best` on the device; None where there is none: then all logits cross."""
+    try:
+        with captured():
+            session = ort.InferenceSession(
+                MODEL,
+                _options(ort, threads=1, lean=False),
+                providers=cuda_providers(device_id, use_tf32=False),
+                enable_fallback=0,
+            )
+    except Exception:  # ONNX Runtime's exceptions have no base of their own
+        return None
+    return session if session.get_providers()[0] == CUDA else None
 
 
 def _on_cpu(ort: ModuleType, graph: Path, options: SessionOptions) -> InferenceSession:
