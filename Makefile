@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 .PHONY: help demo test variants gpu-check lint wheel docs clean
 
 help:  ## print these lines
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: .venv/.installed wheel  ## train about a minute on real text, export with proof, generate where there is no torch
 	$(BIN)/gptblock train pydoc --preset quick --overwrite --out $(DEMO)

@@ -114,7 +114,7 @@ def bench(
         use_graphs=cuda_graphs,
         on_progress=tell,
     )
-    tell_provider(tell, result.provider, tf32=tf32, cuda_graphs=cuda_graphs)
+    tell_provider(tell, result.provider, device_id=device_id > 0, tf32=tf32, cuda_graphs=cuda_graphs)
     if json:
         write_json(dataclasses.asdict(result) | {"path": str(result.path)})
     else:

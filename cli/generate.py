@@ -131,7 +131,7 @@ def generate(
         use_tf32=tf32,
         use_graphs=cuda_graphs,
     )
-    tell_provider(tell, model.provider, tf32=tf32, cuda_graphs=cuda_graphs)
+    tell_provider(tell, model.provider, device_id=device_id > 0, tf32=tf32, cuda_graphs=cuda_graphs)
     if model.provider.name == "cpu" and model.decoder.metadata.precision == "fp16":
         tell("fp16 is made for GPUs; on the CPU it is slower than --precision fp32, and less exact")
     generation = Generation(

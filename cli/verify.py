@@ -60,7 +60,7 @@ def verify(
         )
     else:
         if result.provider:
-            tell_provider(say, result.provider, cuda_graphs=cuda_graphs)
+            tell_provider(say, result.provider, device_id=device_id > 0, cuda_graphs=cuda_graphs)
         for name, checks in result.proofs.items():
             print_proof(name, checks)
         for line in result.unproved:

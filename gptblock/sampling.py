@@ -88,8 +88,9 @@ def _likeliest(scores: NDArray[np.floating]) -> int:
     if not math.isfinite(scores[token]):
         raise GptblockError(
             f"the logits cannot be sampled: the largest of {len(scores)} must be a finite number and is "
-            f"{scores[token]} ({np.isnan(scores).sum()} are NaN). The model's numbers overflowed: "
-            f"use precision fp32, or a checkpoint from before the training diverged"
+            f"{scores[token]} ({np.isnan(scores).sum()} are NaN). Either the file is damaged, which gptblock "
+            f"verify tells, or the model's numbers overflowed: use precision fp32 if it was another, else a "
+            f"checkpoint from before the training diverged"
         )
     return token
 

@@ -84,7 +84,8 @@ def _absent(path: Path) -> BundleError:
     if not path.exists():
         return NotFoundError(f"there is no {path}: gptblock train --out {name}, then gptblock export {name}")
     for folder in (path, path / "bundle"):
-        if graphs := sorted(folder.glob("*.onnx")):
+        # The standard one first: those with more dots in their names have their weights elsewhere.
+        if graphs := sorted(folder.glob("*.onnx"), key=lambda graph: (graph.name.count("."), graph.name)):
             return CorruptError(
                 f"{folder} has graphs but no {MANIFEST_NAME}: export it again, or give {graphs[0]}"
             )

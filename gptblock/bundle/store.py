@@ -109,10 +109,12 @@ def _whole(folder: Path, manifest: Manifest, name: str) -> Path:
     path = folder / name
     size, written = path.stat().st_size if path.is_file() else 0, manifest.files[name].size
     if size != written:
-        raise CorruptError(
-            f"{path} is missing or was cut short: it has {size} bytes, and {written} were written; "
-            f"export it again (gptblock export RUN)"
+        what = (
+            f"was cut short: it has {size} bytes, and {written} were written"
+            if size
+            else "is missing or empty"
         )
+        raise CorruptError(f"{path} {what}; copy it again, or export it again (gptblock export RUN)")
     return path
 
 

@@ -16,7 +16,7 @@ from gptblock.config import ModelConfig
 from gptblock.errors import InputError, NotFoundError
 from gptblock.runtime.completion import Completion, GenerateOptions, Generation
 from gptblock.runtime.decoder import Decoder, Logits
-from gptblock.runtime.session import Provider, ProviderName, open_session
+from gptblock.runtime.session import Provider, ProviderName, open_session, require_precision
 from gptblock.text.tokenizer import Tokenizer
 
 PrecisionChoice = Literal["auto", "fp32", "fp16", "int8", "int4"]
@@ -52,6 +52,8 @@ def load(
     )
     graphs = model_paths(location, named)
     session = open_here(graphs.standard, cpu_graph=graphs.cpu, batch_graph=graphs.batch)
+    if precision != "auto":
+        require_precision(session.metadata, location.path, precision)
     if precision == "auto" and session.provider.name == "cuda" and location.kind == "bundle":
         with contextlib.suppress(NotFoundError):
             session = open_here(model_path(location, "fp16"))
@@ -66,6 +68,11 @@ class Model:
         self.config: ModelConfig = decoder.metadata.model
         self.tokenizer: Tokenizer = decoder.tokenizer
         self.provider: Provider = decoder.session.provider
+
+    def __repr__(self) -> str:
+        config = self.config
+        shape = f"n_layer={config.n_layer}, n_head={config.n_head}, n_embd={config.n_embd}"
+        return f"<gptblock model: {shape}, {self.decoder.metadata.precision} on {self.provider}>"
 
     def logits(self, input_ids: ArrayLike) -> Logits:
         """The logits of every position: integers (B, T) -> float32 (B, T, vocab_size), T <= block_size."""

@@ -16,6 +16,7 @@ from pathlib import Path
 _HUGE = 2 << 20  # bytes
 _MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25  # of Linux; the second since 6.1, older ones do it by and by
 _SETTLING, _LONGEST = 64, 0.02  # steps before; seconds between two
+_MOST = 128  # pages of weights that are worth it
 _MAPS = Path("/proc/self/maps")
 
 
@@ -57,11 +58,13 @@ class Settling:
     """Puts `memory` on huge pages once a session has made many steps, between steps.
 
     It begins after so many steps as it may take to win back what it takes, and then takes half as long as a
-    step itself, so that no token is late.
+    step itself, so that no token is late. Of a large model it does nothing: what is read once a step and in
+    order is read as fast from small pages.
     """
 
     def __init__(self, memory: Iterable[range]) -> None:
-        self._pages = iter(huge_pages(memory))
+        pages = huge_pages(memory)
+        self._pages = iter(pages if len(pages) <= _MOST else [])
         self._steps = 0
         self._last = 0.0  # when the last step began
 

@@ -129,6 +129,15 @@ def read_metadata(path: Path) -> ModelMetadata:
     return _metadata(path, _on_cpu(ort, path, options))
 
 
+def require_precision(metadata: ModelMetadata, path: Path, wanted: str) -> None:
+    """Raises NotFoundError where the graph of a file is in another precision than the one asked for."""
+    if metadata.precision != wanted:
+        raise NotFoundError(
+            f"{path} has no {wanted} graph; it has {metadata.precision}: "
+            f"give --precision {metadata.precision}, or none"
+        )
+
+
 def _require_file(path: Path) -> None:
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"

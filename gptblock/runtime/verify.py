@@ -11,7 +11,7 @@ from gptblock.bundle.store import check_files, find_bundle, model_path, read_man
 from gptblock.runtime.decoder import Decoder
 from gptblock.runtime.golden import Golden
 from gptblock.runtime.proof import prove
-from gptblock.runtime.session import Provider, ProviderName, open_session
+from gptblock.runtime.session import Provider, ProviderName, open_session, require_precision
 
 GOLDEN_NAME = "golden.safetensors"
 
@@ -60,6 +60,8 @@ def verify(
     )
     if location.kind == "file":
         decoder = Decoder(open_here(location.path))
+        if precision:
+            require_precision(decoder.metadata, location.path, precision)
         return Verification(
             location.path,
             decoder.session.provider,

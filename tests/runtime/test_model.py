@@ -16,6 +16,7 @@ from gptblock.errors import InputError, MissingExtraError, NotFoundError
 from gptblock.runtime.completion import Completion
 from gptblock.runtime.model import Model, load
 from gptblock.runtime.session import open_session
+from gptblock.runtime.verify import verify
 from gptblock.text.subword import SubwordTokenizer
 
 OPTIONS = {"max_new_tokens": 20, "seed": 3}
@@ -175,3 +176,19 @@ def test_the_cpu_runs_the_fused_graph_of_a_bundle_and_any_file_that_is_named(tin
     assert is_fused(tiny_bundle)
     assert is_fused(tiny_bundle / "model.cpu.onnx")
     assert not is_fused(tiny_bundle / "model.onnx")
+
+
+def test_a_lone_file_is_not_taken_for_another_precision(tiny_bundle):
+    path = tiny_bundle / "model.onnx"
+    for wanted in ("auto", "fp32"):
+        load(path, precision=wanted, provider="cpu", threads=1)
+    for attempt in (load, verify):
+        with pytest.raises(
+            NotFoundError,
+            match=r"model\.onnx has no int8 graph; it has fp32: give --precision fp32, or none$",
+        ):
+            attempt(path, precision="int8", provider="cpu", threads=1)
+
+
+def test_a_model_shows_what_it_is(tiny):
+    assert repr(tiny) == "<gptblock model: n_layer=2, n_head=4, n_embd=32, fp32 on cpu (asked for)>"

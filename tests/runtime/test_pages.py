@@ -114,6 +114,13 @@ def test_a_decoder_asks_for_its_weights_once_after_some_steps(tiny, asked):
     assert counts == [0, 0, 0, 1, 2, 3, 4, 5, 6]
 
 
+def test_a_large_model_stays_where_it_is(asked):
+    settling = pages.Settling([range(pages._MOST * HUGE + 1)])
+    for _ in range(9):
+        settling.step()
+    assert asked == []
+
+
 @pytest.mark.parametrize(("pause", "expected"), [(0.001, 1), (0.03, 2), (10.0, 2)])
 def test_what_is_asked_for_takes_half_as_long_as_a_step(pause, expected, asked):
     """Of 30 ms, 15: the page that passes them is the second. Of a long pause no more than 20 ms."""
