@@ -11,7 +11,7 @@ import functools
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, ParamSpec
 
@@ -32,13 +32,7 @@ from gptblock.errors import GptblockError, InterruptedRunError
 
 P = ParamSpec("P")
 
-app = typer.Typer(
-    name="gptblock",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["--help", "-h"]},
-)
+COMMANDS = (train, convert, export, generate, verify, inspect, bench, doctor)
 
 
 def _ending_well(command: Callable[P, None]) -> Callable[P, None]:
@@ -80,17 +74,6 @@ def _ending_well(command: Callable[P, None]) -> Callable[P, None]:
     return run
 
 
-for command in (train, convert, export, generate, verify, inspect, bench, doctor):
-    app.command()(_ending_well(command))
-
-study = typer.Typer(
-    no_args_is_help=True, help="Measure what each part of the block is worth, as the lecture does."
-)
-for command in STUDIES:
-    study.command()(_ending_well(command))
-app.add_typer(study, name="study")
-
-
 def _is_out_of_memory(error: Exception) -> bool:
     """Whether memory ran out: Python's, or torch's, which says so in words or by its own class on a GPU."""
     name = type(error).__name__
@@ -103,7 +86,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def options(
     version: Annotated[
         bool,
@@ -113,9 +95,36 @@ def options(
     """Train a small GPT, export it with proof, and run it where there is no torch."""
 
 
+def program(commands: Sequence[Callable[..., None]], with_study: bool) -> typer.Typer:
+    """The program with some of its commands."""
+    app = typer.Typer(
+        name="gptblock",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["--help", "-h"]},
+    )
+    app.callback()(options)
+    for command in commands:
+        app.command()(_ending_well(command))
+    if with_study:
+        study = typer.Typer(
+            no_args_is_help=True, help="Measure what each part of the block is worth, as the lecture does."
+        )
+        for command in STUDIES:
+            study.command()(_ending_well(command))
+        app.add_typer(study, name="study")
+    return app
+
+
+app = program(COMMANDS, with_study=True)
+
+
 def main() -> None:
     """The console script."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # started with it closed
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - until the process ends
-    app(prog_name="gptblock")
+    # Typer looks through all options of all commands it has, for a tenth of a second: so it gets the one.
+    named = [command for command in COMMANDS if [command.__name__] == sys.argv[1:2]]
+    (program(named, with_study=False) if named else app)(prog_name="gptblock")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -313,6 +312,8 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The keys and values of a TOML file. Raises ConfigError where it cannot be read."""
+    import tomllib  # some milliseconds that only training needs
+
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -10,9 +10,10 @@ from importlib.metadata import entry_points
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 import gptblock
-from gptblock.cli.app import app
+from gptblock.cli.app import app, main
 
 # What takes long to import, and what a machine that only runs models does not have.
 HEAVY = {
@@ -89,3 +90,15 @@ def test_version() -> None:
 def test_console_script_is_the_same_program() -> None:
     (script,) = entry_points(group="console_scripts", name="gptblock")
     assert script.value == "gptblock.cli.app:main"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_alone_is_the_same_as_among_all(name, monkeypatch, capsys):
+    """`main` gives Typer only the command that is named, for it takes long to look through them all."""
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setattr(sys, "argv", ["gptblock", name, "--help"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    among_all = CliRunner().invoke(app, [name, "--help"], prog_name="gptblock")
+    assert capsys.readouterr().out == among_all.output

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -83,7 +83,7 @@ class Generation(Iterator[str]):
             top_p=top_p,
             min_p=min_p,
         )
-        self.seed = secrets.randbits(32) if seed is None else seed
+        self.seed = int.from_bytes(os.urandom(4)) if seed is None else seed
         for name, value, least in (
             ("max_new_tokens", max_new_tokens, 0),
             ("num_samples", num_samples, 1),

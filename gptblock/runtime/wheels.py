@@ -10,7 +10,6 @@ import importlib
 import os
 import re
 from dataclasses import dataclass
-from importlib import metadata
 from types import ModuleType
 
 from gptblock.bundle.manifest import MINIMUM_ONNXRUNTIME
@@ -101,6 +100,8 @@ def upgrade_command(minimum: str | None = None) -> str:
 
 def installed_wheels() -> dict[str, str]:
     """Every installed distribution that provides the module onnxruntime, and its version."""
+    from importlib import metadata  # a tenth of what opening a model takes
+
     providing = (
         wheel
         for wheel in metadata.distributions()

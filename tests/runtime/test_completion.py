@@ -208,7 +208,7 @@ def test_nan_is_never_sampled(temperature, altered):
         bias.CopyFrom(numpy_helper.from_array(values, bias.name))
 
     stream = load(altered(break_head), provider="cpu", threads=1).stream("A", temperature=temperature)
-    with pytest.raises(GptblockError, match=r"is nan \(1 are NaN\).*precision fp32, or a checkpoint"):
+    with pytest.raises(GptblockError, match=r"is nan \(1 are NaN\).*gptblock verify.*precision fp32"):
         next(stream)
 
 
