@@ -126,7 +126,8 @@ def decode(
         if lane and not any(lane.seats):
             waiting = _unfinished(waiting)
             window = max(1, block_size // 2)
-            lane = _CachedLane(decoder, waiting, window, count, is_choosy) if waiting else None
+            used = lane.cache
+            lane = _CachedLane(decoder, waiting, window, count, is_choosy, used) if waiting else None
             waiting = []
 
 
@@ -134,11 +135,18 @@ class _CachedLane:
     """Rows that read on together over one cache; a seat is empty once its row is done or gone."""
 
     def __init__(
-        self, decoder: Decoder, rows: Sequence[Row], window: int, count: int, is_choosy: bool
+        self,
+        decoder: Decoder,
+        rows: Sequence[Row],
+        window: int,
+        count: int,
+        is_choosy: bool,
+        used: Cache | None = None,
     ) -> None:
         """Starts every row from its last `window` tokens. Reads all that is drafted, unless it is choosy.
 
-        Of each token's logits the `count` largest are wanted.
+        Of each token's logits the `count` largest are wanted. A `used` cache of the same call is taken again,
+        if it suits.
         """
         self.decoder = decoder
         self.count = count
@@ -149,7 +157,12 @@ class _CachedLane:
         self._positions = np.tile(np.arange(1 + MAX_DRAFT), (len(rows), 1))  # (rows, largest T)
         self._last_tokens = np.zeros((len(rows), 1), np.int64)
         longest = max(map(len, self.contexts)) + max(row.remaining for row in rows)
-        self.cache = Cache(decoder, len(rows), min(decoder.block_size, longest))
+        capacity = min(decoder.block_size, longest)
+        if used and used.batch == len(rows) and used.capacity >= capacity:
+            used.length[:] = 0
+            self.cache = used
+        else:
+            self.cache = Cache(decoder, len(rows), capacity)
 
     def read(self) -> Iterator[tuple[Row, Scores]]:
         """Each row with its next token's logits, once or more often.

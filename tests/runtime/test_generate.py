@@ -14,6 +14,7 @@ import torch
 from gptblock.config import Overflow, SamplingConfig
 from gptblock.export.build import export_model
 from gptblock.model.gpt import GPT
+from gptblock.runtime.cache import Cache
 from gptblock.runtime.decoder import Decoder, Scores
 from gptblock.runtime.generate import Drafting, Row, decode
 from gptblock.runtime.model import load
@@ -315,3 +316,21 @@ def test_what_is_drawn_is_drafted_only_when_told_to(decoder):
         row = row_of(5, 12)
         finish(decoder, [row], EVERYTHING, "stop", drafting)
         assert bool(row.draft) is drafts
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_row_beyond_block_size_goes_on_in_the_cache_it_had(rows, decoder, monkeypatch):
+    made = []
+
+    def counted(*args):
+        made.append(args[1:])
+        return Cache(*args)
+
+    monkeypatch.setattr("gptblock.runtime.generate.Cache", counted)
+    finish(
+        decoder,
+        [Row(np.zeros(1, np.int64), 60, np.random.default_rng(i)) for i in range(rows)],
+        SamplingConfig(),
+        "rebase",
+    )
+    assert made == [(rows, BLOCK_SIZE)]
