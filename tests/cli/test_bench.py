@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -103,13 +104,7 @@ def test_json_is_the_whole_result(tiny_bundle, quick):
     printed = json.loads(result.stdout)
     assert list(printed) == list(Benchmark.__dataclass_fields__)
     assert printed["path"] == str(tiny_bundle)
-    assert printed["provider"] == {
-        "name": "cpu",
-        "device_id": 0,
-        "reason": "asked for",
-        "use_tf32": False,
-        "use_graphs": False,
-    }
+    assert printed["provider"] == asdict(Provider("cpu", 0, "asked for"))
     (measured,) = printed["speeds"]
     assert list(measured) == list(Speed.__dataclass_fields__)
     assert (measured["precision"], measured["threads"], measured["batch"]) == ("fp32", 1, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 
 from gptblock.bundle.store import hash_file, read_tensors, write_tensors
 from gptblock.cli.app import app
+from gptblock.runtime.session import Provider
 
 HAS_CUDA = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
 CHECKS = [
@@ -152,13 +154,7 @@ def test_json_of_an_intact_bundle(tiny_bundle):
     printed = json.loads(result.stdout)
     assert list(printed) == ["path", "provider", "problems", "proofs", "unproved"]
     assert printed["path"] == str(tiny_bundle)
-    assert printed["provider"] == {
-        "name": "cpu",
-        "device_id": 0,
-        "reason": "asked for",
-        "use_tf32": False,
-        "use_graphs": False,
-    }
+    assert printed["provider"] == asdict(Provider("cpu", 0, "asked for"))
     assert printed["problems"] == []
     assert [list(check) for check in printed["proofs"]["model.onnx"]] == [
         ["name", "cases", "worst", "allowed", "ok"]

@@ -199,13 +199,13 @@ def test_a_step_for_a_cuda_graph_has_every_size_fixed(
 
 def test_cuda_graphs_asked_for_are_had_or_an_error(graph: Path, fake_ort: Any, fake_libraries: Any) -> None:
     fake_libraries()
-    fake_ort(captured_on_cuda=RuntimeError("This session cannot use the graph capture feature"))
+    fake_ort(captured_on_cuda=RuntimeError("no graph capture: a node is on the CPU"))
     assert open_session(graph, provider="cuda").provider.use_graphs is False
     for provider in ("cuda", "auto"):
         with pytest.raises(
             ProviderError,
             match=r"^CUDA graphs were asked for and cannot be had: ONNX Runtime cannot open model.onnx "
-            r"on CUDA device 0: This session cannot use the graph capture feature; leave out --cuda-graphs$",
+            r"on CUDA device 0: no graph capture: a node is on the CPU; leave out --cuda-graphs$",
         ):
             open_session(graph, provider=provider, use_graphs=True)
 
