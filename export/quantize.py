@@ -130,16 +130,18 @@ def _restored(node: NodeProto, weights: dict[str, NDArray[Any]]) -> tuple[NDArra
     stored, scales = weights[node.input[1]], weights[node.input[2]]  # (N, blocks, bytes), (N, blocks)
     named = dict(enumerate(node.input)).get(3)
     zeros = weights[named] if named else np.full(scales.shape, 128, np.uint8)
-    if attributes["bits"] == 4:  # two in a byte, the lower half first
-        stored, zeros = (
-            np.stack([packed & 15, packed >> 4], axis=-1).reshape(*packed.shape[:-1], -1)
-            for packed in (stored, zeros)
-        )
+    if attributes["bits"] == 4:
+        stored, zeros = halves(stored), halves(zeros)
     zeros = zeros.reshape(len(scales), -1)[:, : scales.shape[1], None].astype(np.float32)  # (N, blocks, 1)
     columns = (stored.astype(np.float32) - zeros) * scales[..., None]  # (N, blocks, block)
     steps = np.broadcast_to(np.abs(scales[..., None]), columns.shape)
     columns, steps = (each.reshape(len(scales), -1)[:, : attributes["K"]].T for each in (columns, steps))
     return columns, steps
+
+
+def halves(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """The numbers of 4 bits in bytes (..., N), the lower half of each first: (..., 2 N)."""
+    return np.stack([packed & 15, packed >> 4], axis=-1).reshape(*packed.shape[:-1], -1)
 
 
 def _blocks(graph: GraphProto, scheme: _Scheme) -> Iterator[tuple[str, int | None]]:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gptblock.export.quantize import halves
+
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, TensorProto
 
@@ -65,8 +67,7 @@ def _unpacked(
     if inputs.get(_ZEROS):
         packed = numpy_helper.to_array(weights[inputs[_ZEROS]], str(folder)).reshape(columns, -1)
         graph.initializer.remove(weights[inputs[_ZEROS]])
-        zeros = np.stack([packed & 15, packed >> 4], axis=-1).reshape(columns, -1)[:, :blocks]
-        constant("zeros", kind, zeros)
+        constant("zeros", kind, halves(packed)[:, :blocks])
     else:
         middle = constant("middle", kind, np.array(_MIDDLE, np.uint8))
         shape = constant("shape", TensorProto.INT64, np.array([columns, blocks]))

@@ -127,7 +127,7 @@ class View:
     def __init__(self, decoder: Decoder, session: Session, batch: int, buffers: dict[str, Mirror]) -> None:
         self._ort, self._provider = session.ort, session.provider
         self._binding = session.ort.io_binding()
-        self._options = _captured(batch) if session.is_captured else None
+        self._options = _replaying(batch) if session.is_captured else None
         self._vocab_size = decoder.metadata.model.vocab_size
         self._sizes = (0, 0)  # T and K of what is bound
         self._buffers = buffers  # held, for no binding does
@@ -166,7 +166,7 @@ class View:
         return mirror
 
 
-def _captured(batch: int) -> RunOptions:
+def _replaying(batch: int) -> RunOptions:
     """To run the CUDA graph of so many rows: captured from what is bound at the first run, then replayed."""
     from onnxruntime import RunOptions
 

@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 Ids = NDArray[np.int64]
 Logits = NDArray[np.float32]
 
+# Where the processor has no instructions for products of bytes: tokens in a step from which it is faster to
+# unpack each weight for its product, and rows from which it is faster to multiply weights unpacked before.
+_LONG, _FEWEST_ROWS = 64, 4
+
+# From so many tokens on, a device sends its largest logits alone; of them, one in so many at most.
+_LARGE_VOCABULARY, _FEW = 4096, 8
+
 
 class Scores(NamedTuple):
     """Logits (..., V), or the largest of them with their tokens, ascending: 2 x (..., count)."""
@@ -37,14 +44,6 @@ class Scores(NamedTuple):
     def at(self, index: int | tuple[int, int]) -> Scores:
         """Those of a row, or of one position in it."""
         return Scores(self.logits[index], None if self.ids is None else self.ids[index])
-
-
-# Where the processor has no instructions for products of bytes: tokens in a step from which it is faster to
-# unpack each weight for its product, and rows from which it is faster to multiply weights unpacked before.
-_LONG, _FEWEST_ROWS = 64, 4
-
-# From so many tokens on, a device sends its largest logits alone; of them, one in so many at most.
-_LARGE_VOCABULARY, _FEW = 4096, 8
 
 
 def cache_names(config: ModelConfig) -> dict[str, str]:
@@ -86,7 +85,7 @@ class Decoder:
         if self.is_fused and session.provider.name != "cpu":
             raise ProviderError(
                 "this graph is for ONNX Runtime's CPU provider: run it with --provider cpu, or on "
-                f"{session.provider.name} the one without .cpu in its name"
+                f"{session.provider.name} the one without .cpu or .batch in its name"
             )
 
     @property

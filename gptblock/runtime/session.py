@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -20,7 +19,8 @@ from gptblock.runtime.capture import captured, one_line
 from gptblock.runtime.cuda import CPU, CUDA, cuda_problem, cuda_providers
 from gptblock.runtime.pages import Settling, added, anonymous_memory
 from gptblock.runtime.processor import allowed_cpus
-from gptblock.runtime.wheels import Problem, load_onnxruntime, upgrade_command, version_problem
+from gptblock.runtime.translate import translated
+from gptblock.runtime.wheels import Problem, load_onnxruntime, version_problem
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, SessionOptions
@@ -227,12 +227,12 @@ def _cuda_session(ort: ModuleType, graph: Path, threads: int, provider: Provider
     session = replace(session, for_best=lambda: _best_on_cuda(ort, provider.device_id))
     if not provider.use_graphs:
         return session
-    for_steps = functools.cache(functools.partial(_captured, ort, session, graph, threads))
+    for_steps = functools.cache(functools.partial(_for_steps, ort, session, graph, threads))
     for_steps(1)  # raises now and not in the middle of a text
     return replace(session, for_steps=for_steps)
 
 
-def _captured(ort: ModuleType, session: Session, graph: Path, threads: int, batch: int) -> Session:
+def _for_steps(ort: ModuleType, session: Session, graph: Path, threads: int, batch: int) -> Session:
     """A CUDA session once more, for one token of `batch` rows. Raises ProviderError."""
     options = _options(ort, threads, lean=False)
     # All sizes are fixed, for what computes with sizes runs on the CPU, and nothing may.
@@ -266,48 +266,5 @@ def _on_cpu(ort: ModuleType, graph: Path, options: SessionOptions) -> InferenceS
         with captured():
             session = ort.InferenceSession(str(graph), options, providers=[CPU], enable_fallback=0)
     except Exception as error:  # ONNX Runtime's exceptions have no base of their own
-        raise CorruptError(_translated(graph, str(error), ort.__version__)) from None
+        raise CorruptError(translated(graph, str(error), ort.__version__)) from None
     return session
-
-
-# What ONNX Runtime says of a file it cannot load, and what that means to somebody who has the file.
-_TRANSLATIONS = [
-    (
-        r"Protobuf parsing failed|No graph was found",
-        "{graph} is no ONNX file, or is cut short or damaged: copy it again, or export it again",
-    ),
-    (
-        r"Unsupported model IR version: (\d+), max supported IR version: (\d+)",
-        "{graph} has ONNX IR version {0}, and onnxruntime {version} reads up to {1}: {upgrade}",
-    ),
-    (
-        r"Opset (\d+) is under development.*domain (\S+) is till opset (\d+)",
-        "{graph} needs opset {0} of {1}, and onnxruntime {version} has up to {2}: {upgrade}",
-    ),
-    (
-        r"No Op registered for (\S+)|(\S+?)\(-?\d+\) is not a registered function/op",
-        "{graph} uses the operator {0}, which onnxruntime {version} does not have: {upgrade}",
-    ),
-    (
-        r"External data path does not exist: \"([^\"]*)\"",
-        "{graph} keeps weights in a second file, {0}, which is not there: copy both, or export it again",
-    ),
-    (
-        r"External data path escapes model directory|Absolute path not allowed for external data",
-        "{graph} keeps weights in a file outside its folder, which is refused: export it again",
-    ),
-    (
-        r"External initializer: .* out of bounds",
-        "{graph} keeps weights in a second file, which is too short: copy both, or export it again",
-    ),
-]
-
-
-def _translated(graph: Path, said: str, version: str) -> str:
-    """One line on why a file cannot be loaded."""
-    for pattern, sentence in _TRANSLATIONS:
-        found = re.search(pattern, said, re.DOTALL)
-        if found:
-            groups = [group for group in found.groups() if group]
-            return sentence.format(*groups, graph=graph, version=version, upgrade=upgrade_command())
-    return f"{graph} cannot be loaded by onnxruntime {version}: {one_line(said)}"
