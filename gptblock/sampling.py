@@ -85,7 +85,7 @@ def _penalised(
 
 def _likeliest(scores: NDArray[np.floating]) -> int:
     token = int(scores.argmax())  # the first NaN, if there is one
-    if not math.isfinite(scores[token]):
+    if not math.isfinite(scores.item(token)):
         raise GptblockError(
             f"the logits cannot be sampled: the largest of {len(scores)} must be a finite number and is "
             f"{scores[token]} ({np.isnan(scores).sum()} are NaN). Either the file is damaged, which gptblock "

@@ -15,7 +15,7 @@ from gptblock.runtime.session import Provider, Session
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, OrtValue, RunOptions
 
-    from gptblock.runtime.decoder import Decoder, Ids
+    from gptblock.runtime.decoder import Decoder, Ids, Scores
 
 # How many tokens a cache on the CPU grows by, at least: what a token of room costs each step, against a copy.
 _GROWTH = 32
@@ -67,23 +67,34 @@ class Cache:
     def __init__(self, decoder: Decoder, batch: int, capacity: int) -> None:
         self.batch = batch
         self.capacity = capacity
-        self.length: Ids = np.zeros(batch, np.int64)  # (batch,) tokens that each row holds
         self._decoder = decoder
         self._room = 0  # tokens that the buffers have room for
+        self._free = 0  # tokens that certainly fit into it yet, in each row
         self._buffers: dict[str, Mirror] = {}  # by the input that is one
         self._views: dict[tuple[InferenceSession, int | None], View] = {}
+        self.scores: Scores | None = None  # of the last step: where steps write to one memory, of each
         slots = decoder.slots
         slot = slots.take(batch) if slots else None
         self.for_steps = slot.session if slot else None  # for one token of each row
+        self._lengths = slot.lengths if slot else _lengths(decoder, batch)
+        self.length: Ids = self._lengths.host  # (batch,) tokens that each row holds; the graph reads it
+        self._counts = self.length.data  # the same, as Python's integers
         if slots and slot:
             self._room, self._buffers, self._views = slot.room, slot.buffers, slot.views
             weakref.finalize(self, slots.give_back, batch)
 
     def reserve(self, tokens: int) -> None:
-        """Make room for rows of `tokens` tokens, of which `capacity` allows no more."""
-        assert tokens <= self.capacity, "the chunk does not fit into the cache"
-        if tokens <= self._room:
+        """Make room for so many more tokens in each row, of which there may be `capacity` in all."""
+        self._free -= tokens
+        if self._free >= 0:
             return
+        longest = int(self.length.max()) + tokens
+        assert longest <= self.capacity, "the chunk does not fit into the cache"
+        if longest > self._room:
+            self._grow(longest)
+        self._free = self._room - longest
+
+    def _grow(self, tokens: int) -> None:
         provider = self._decoder.session.provider
         self._room = self.capacity
         if not self._decoder.is_fused and provider.name == "cpu":
@@ -94,17 +105,34 @@ class Cache:
         self._buffers = grown
         self._views.clear()
 
+    def advance(self, tokens: int | Ids) -> None:
+        """Count so many more tokens in each row, or in row after row.
+
+        One by one: after a step numpy's code for a sum is in none of the processor's caches, and takes as
+        long as this does for two hundred rows.
+        """
+        if isinstance(tokens, int):
+            for row in range(self.batch):
+                self._counts[row] += tokens
+        else:
+            self.length += tokens
+
     def view(self, session: Session, row: int | None = None) -> View:
         """All rows or one, for a step of theirs; made once, so that the token loop binds nothing."""
         key = session.ort, row
         if key not in self._views:
-            buffers = self._buffers
+            lengths, buffers = self._lengths, self._buffers
             if row is not None:
                 provider = self._decoder.session.provider
                 one = slice(row, row + 1)
+                lengths = Mirror(lengths.host[one], provider)
                 buffers = {name: Mirror(each.host[one], provider) for name, each in buffers.items()}
-            self._views[key] = View(self._decoder, session, self.batch if row is None else 1, buffers)
+            self._views[key] = View(self._decoder, session, lengths, buffers)
         return self._views[key]
+
+
+def _lengths(decoder: Decoder, batch: int) -> Mirror:
+    return Mirror(np.zeros(batch, np.int64), decoder.session.provider)
 
 
 def _buffers(decoder: Decoder, batch: int, room: int) -> dict[str, Mirror]:
@@ -124,29 +152,32 @@ def _buffers(decoder: Decoder, batch: int, room: int) -> dict[str, Mirror]:
 class View:
     """Rows of a cache, bound to a graph."""
 
-    def __init__(self, decoder: Decoder, session: Session, batch: int, buffers: dict[str, Mirror]) -> None:
+    def __init__(
+        self, decoder: Decoder, session: Session, lengths: Mirror, buffers: dict[str, Mirror]
+    ) -> None:
+        batch = len(lengths.host)
         self._ort, self._provider = session.ort, session.provider
         self._binding = session.ort.io_binding()
         self._options = _replaying(batch) if session.is_captured else None
         self._vocab_size = decoder.metadata.model.vocab_size
         self._sizes = (0, 0)  # T and K of what is bound
-        self._buffers = buffers  # held, for no binding does
-        self._length = self._bind("past_length", np.zeros(batch, np.int64))
+        self._lengths, self._buffers = lengths, buffers  # held, for no binding does
+        self._binding.bind_ortvalue_input("past_length", lengths.value)
         for past, buffer in buffers.items():
             self._binding.bind_ortvalue_input(past, buffer.value)
             self._binding.bind_ortvalue_output(decoder.cache_names[past], buffer.value)
 
-    def run(self, length: Ids, ids: Ids, positions: Ids) -> Mirror:
-        """The logits (B, K, vocab_size) at `positions` (B, K) of a chunk `ids` (B, T), until the next run.
-
-        `length` (B,) is how many tokens the rows hold before it.
-        """
+    def run(self, ids: Ids, positions: Ids) -> Mirror:
+        """The logits (B, K, vocab_size) at `positions` (B, K) of a chunk `ids` (B, T), until the next run."""
         sizes = ids.shape[1], positions.shape[1]
         if sizes != self._sizes:
             self._make_arrays(len(ids), *sizes)
-        for array, values in ((self._length, length), (self._ids, ids), (self._positions, positions)):
-            array.host[:] = values
-            array.send()
+        self._lengths.send()
+        self._ids.host[:] = ids
+        self._ids.send()
+        if ids.shape[1] > 1:  # else all are 0, as they were made
+            self._positions.host[:] = positions
+            self._positions.send()
         self._ort.run_with_iobinding(self._binding, self._options)
         return self._logits
 
@@ -181,6 +212,7 @@ class _Slot:
     def __init__(self, decoder: Decoder, session: Session, batch: int) -> None:
         self.session = session
         self.room = decoder.block_size
+        self.lengths = _lengths(decoder, batch)
         self.buffers = _buffers(decoder, batch, self.room)
         self.views: dict[tuple[InferenceSession, int | None], View] = {}
         self.is_free = True
@@ -204,6 +236,7 @@ class Slots:
             if slot is None or not slot.is_free:
                 return None
             slot.is_free = False
+        slot.lengths.host[:] = 0
         for buffer in slot.buffers.values():
             buffer.send()  # zeros: see _buffers
         return slot

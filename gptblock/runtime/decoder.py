@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,15 +35,20 @@ _LONG, _FEWEST_ROWS = 64, 4
 _LARGE_VOCABULARY, _FEW = 4096, 8
 
 
-class Scores(NamedTuple):
+class Scores:
     """Logits (..., V), or the largest of them with their tokens, ascending: 2 x (..., count)."""
 
-    logits: Logits
-    ids: Ids | None = None
+    def __init__(self, logits: Logits, ids: Ids | None = None) -> None:
+        self.logits = logits
+        self.ids = ids
+        self._parts: dict[int | tuple[int, int], Scores] = {}
 
     def at(self, index: int | tuple[int, int]) -> Scores:
         """Those of a row, or of one position in it."""
-        return Scores(self.logits[index], None if self.ids is None else self.ids[index])
+        if index not in self._parts:
+            ids = None if self.ids is None else self.ids[index]
+            self._parts[index] = Scores(self.logits[index], ids)
+        return self._parts[index]
 
 
 def cache_names(config: ModelConfig) -> dict[str, str]:
@@ -82,6 +87,7 @@ class Decoder:
         self.cache_dtype = np.float16 if half else np.float32
         self.is_fused = len(inputs[expected[3]].shape) == 4  # see gptblock.export.fuse
         self.slots = Slots(self, session.for_steps) if session.for_steps else None
+        self._sends_few = bool(session.for_best) and vocab_size >= _LARGE_VOCABULARY
         if self.is_fused and session.provider.name != "cpu":
             raise ProviderError(
                 "this graph is for ONNX Runtime's CPU provider: run it with --provider cpu, or on "
@@ -114,25 +120,27 @@ class Decoder:
         From a device with a large vocabulary these alone, (B, K, count); else those of all tokens.
         """
         logits = self._run(cache, ids, positions, valid)
-        if count * _FEW <= self.metadata.model.vocab_size and self._best:
+        if self._sends_few and count * _FEW <= self.metadata.model.vocab_size and self._best:
             try:
                 found = best(self._best, logits.value, count)
             except Exception as error:  # ONNX Runtime's exceptions have no base of their own
                 raise self._failed(error) from None
             if found:
                 return Scores(*found)
-        return Scores(logits.fetch())
+        written = logits.fetch()
+        if cache.scores is None or cache.scores.logits is not written:
+            cache.scores = Scores(written)
+        return cache.scores
 
     @functools.cached_property
     def _best(self) -> InferenceSession | None:
-        is_large = self.metadata.model.vocab_size >= _LARGE_VOCABULARY
-        return self.session.for_best() if is_large and self.session.for_best else None
+        return self.session.for_best() if self.session.for_best else None
 
     def _run(self, cache: Cache, ids: Ids, positions: Ids, valid: Ids | None) -> Mirror:
         batch, time = ids.shape
         assert batch == cache.batch, "a cache serves as many rows as it was made for"
         # What padding writes is overwritten by the row's next chunk, but it must fit.
-        cache.reserve(max(cache.length.tolist()) + time)
+        cache.reserve(time)
         alone = self.is_fused and batch > 1 and time > 1 and cache.length.any()  # see gptblock.export.fuse
         session = self._session_for(cache, 1 if alone else batch, time, positions.shape[1])
         session.settling.step()
@@ -140,15 +148,14 @@ class Decoder:
             if alone:
                 one = (slice(i, i + 1) for i in range(batch))
                 rows = [
-                    cache.view(session, i).run(cache.length[row], ids[row], positions[row]).host
-                    for i, row in enumerate(one)
+                    cache.view(session, i).run(ids[row], positions[row]).host for i, row in enumerate(one)
                 ]
                 logits = Mirror(np.concatenate(rows), session.provider)
             else:
-                logits = cache.view(session).run(cache.length, ids, positions)
+                logits = cache.view(session).run(ids, positions)
         except Exception as error:  # ONNX Runtime's exceptions have no base of their own
             raise self._failed(error) from None
-        cache.length += time if valid is None else valid
+        cache.advance(time if valid is None else valid)
         return logits
 
     def _session_for(self, cache: Cache, rows: int, time: int, kept: int) -> Session:

@@ -55,17 +55,12 @@ class Row:
         self._ids = np.zeros(self._start + max_new_tokens, np.int64)
         self._ids[: self.prompt_tokens] = prompt_ids
         self.length = self._start
-        self._last = int(self._ids[self.length - 1])
+        self.last = int(self._ids[self.length - 1])  # the newest token
 
     @property
     def ids(self) -> Ids:
         """All tokens the row has: its start and the continuation."""
         return self._ids[: self.length]
-
-    @property
-    def last(self) -> int:
-        """The newest token."""
-        return self._last
 
     @property
     def new_ids(self) -> Ids:
@@ -78,7 +73,7 @@ class Row:
         return len(self._ids) - self.length
 
     def append(self, token: int) -> None:
-        self._ids[self.length] = self._last = token
+        self._ids[self.length] = self.last = token
         self.length += 1
         if self.draft:
             self.draft.learn(token)
@@ -111,7 +106,8 @@ def decode(
     lane = _CachedLane(decoder, starting, block_size, count, is_choosy) if starting else None
     waiting: list[Row] = []
     while lane or sliding.rows:
-        for row, scores in chain(lane.read() if lane else (), sliding.read() if sliding.rows else ()):
+        is_alone = not sliding.rows
+        for row, scores in chain(lane.read(is_alone) if lane else (), () if is_alone else sliding.read()):
             row.append(sample(scores.logits, sampling, row.ids, row.rng, scores.ids))
             yield row
         if sliding.rows:
@@ -156,6 +152,7 @@ class _CachedLane:
         self.drafts = any(row.draft for row in rows)
         self._positions = np.tile(np.arange(1 + MAX_DRAFT), (len(rows), 1))  # (rows, largest T)
         self._last_tokens = np.zeros((len(rows), 1), np.int64)
+        self._last_token_of = self._last_tokens.reshape(-1).data  # the same, by seat
         longest = max(map(len, self.contexts)) + max(row.remaining for row in rows)
         capacity = min(decoder.block_size, longest)
         if used and used.batch == len(rows) and used.capacity >= capacity:
@@ -164,17 +161,36 @@ class _CachedLane:
         else:
             self.cache = Cache(decoder, len(rows), capacity)
 
-    def read(self) -> Iterator[tuple[Row, Scores]]:
+    def read(self, is_alone: bool) -> Iterator[tuple[Row, Scores]]:
         """Each row with its next token's logits, once or more often.
 
-        The taker appends a token to the row before it asks for more.
+        The taker appends a token to the row before it asks for more. Where the lane `is_alone`, and nobody
+        waits for the taker to come back, it may read on until a row is finished or full.
         """
+        if self.contexts or self.drafts:
+            return self._read_once()
+        return self._read_tokens(self.decoder.block_size - int(self.cache.length.max()) if is_alone else 1)
+
+    def _read_tokens(self, steps: int) -> Iterator[tuple[Row, Scores]]:
+        """As `read`, one token of each row a step. It does little: after a step no cache holds any of it."""
+        rows = [(row, seat, (seat, 0)) for seat, row in enumerate(self.seats) if row]
+        positions = self._positions[:, :1]
+        for _ in range(steps):
+            for row, seat, _ in rows:
+                self._last_token_of[seat] = row.last
+            scores = self.decoder.step_best(self.cache, self._last_tokens, positions, None, self.count)
+            for row, _, place in rows:
+                yield row, scores.at(place)
+            if any(row.finish_reason for row, _, _ in rows):
+                break
+
+    def _read_once(self) -> Iterator[tuple[Row, Scores]]:
         if self.contexts:
-            drafts = self._no_drafts()
+            drafts: list[list[int]] = [[]] * len(self.seats)
             scores = self._read_contexts()
         else:
-            drafts = self._draft() if self.drafts else self._no_drafts()
-            scores = self._read_last_tokens(drafts)
+            drafts = self._draft()
+            scores = self._read_drafts(drafts)
         for seat, (row, draft) in enumerate(zip(self.seats, drafts, strict=True)):
             if row:
                 yield row, scores.at((seat, 0))
@@ -212,13 +228,10 @@ class _CachedLane:
         row.accepted_tokens += accepted
         self.cache.length[seat] -= len(draft) - accepted
 
-    def _no_drafts(self) -> list[list[int]]:
-        return [[]] * len(self.seats)
-
     def _draft(self) -> list[list[int]]:
         """The tokens that each seat reads beyond its row's last one."""
         if self.is_choosy and not any(row and row.draft and row.draft.hits > PROMISING for row in self.seats):
-            return self._no_drafts()
+            return [[]] * len(self.seats)
         most = min(MAX_DRAFT, self.cache.capacity - int(self.cache.length.max()) - 1)
         proposals = [
             row.draft.propose(min(most, row.remaining - 1)) if row and row.draft else ([], [])
@@ -227,18 +240,13 @@ class _CachedLane:
         drafted = worthwhile([likely for _, likely in proposals]) if self.is_choosy else most
         return [tokens[:drafted] for tokens, _ in proposals]
 
-    def _read_last_tokens(self, drafts: Sequence[Sequence[int]]) -> Scores:
-        drafted = max(map(len, drafts)) if self.drafts else 0
-        ids = self._last_tokens
-        for seat, row in enumerate(self.seats):
-            if row:
-                ids[seat, 0] = row.last
-        valid = None
-        if drafted:
-            ids = np.pad(ids, ((0, 0), (0, drafted)))  # (rows, T)
-            for seat, draft in enumerate(drafts):
-                ids[seat, 1 : 1 + len(draft)] = draft
-            valid = np.array([1 + len(draft) for draft in drafts], np.int64)
+    def _read_drafts(self, drafts: Sequence[Sequence[int]]) -> Scores:
+        """The last token of each row and its draft."""
+        drafted = max(map(len, drafts))
+        ids = np.zeros((len(drafts), 1 + drafted), np.int64)  # (rows, T)
+        for seat, (row, draft) in enumerate(zip(self.seats, drafts, strict=True)):
+            ids[seat, : 1 + len(draft)] = [row.last if row else 0, *draft]
+        valid = np.array([1 + len(draft) for draft in drafts], np.int64) if drafted else None
         positions = self._positions[:, : 1 + drafted]
         return self.decoder.step_best(self.cache, ids, positions, valid, self.count)  # of (rows, T)
 

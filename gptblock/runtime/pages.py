@@ -64,12 +64,15 @@ class Settling:
 
     def __init__(self, memory: Iterable[range]) -> None:
         pages = huge_pages(memory)
-        self._pages = iter(pages if len(pages) <= _MOST else [])
+        self._is_over = not 0 < len(pages) <= _MOST
+        self._pages = iter(pages)
         self._steps = 0
         self._last = 0.0  # when the last step began
 
     def step(self) -> None:
         """To be called before each step."""
+        if self._is_over:
+            return
         self._steps += 1
         now = time.perf_counter()
         end, self._last = now + min((now - self._last) / 2, _LONGEST), now
@@ -78,6 +81,8 @@ class Settling:
                 make_huge(page)
                 if time.perf_counter() >= end:
                     break
+            else:
+                self._is_over = True
 
 
 def make_huge(page: int) -> None:

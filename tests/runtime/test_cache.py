@@ -26,9 +26,9 @@ def views(monkeypatch) -> list[tuple[int, bool]]:
     made = []
     make = View.__init__
 
-    def made_here(self, decoder, session, batch, buffers):
-        made.append((batch, session.is_captured))
-        make(self, decoder, session, batch, buffers)
+    def made_here(self, decoder, session, lengths, buffers):
+        made.append((len(lengths.host), session.is_captured))
+        make(self, decoder, session, lengths, buffers)
 
     monkeypatch.setattr(View, "__init__", made_here)
     return made

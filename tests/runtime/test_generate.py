@@ -240,6 +240,21 @@ def test_a_row_is_yielded_with_each_of_its_tokens(decoder):
     assert lengths == [4, 5, 6, 7, 8, 9]
 
 
+@pytest.mark.parametrize("overflow", POLICIES)
+def test_a_row_that_is_ended_while_another_is_taken_gets_no_more(overflow, decoder):
+    ended, other = row_of(3, 12), row_of(5, 12)
+    for row in decode(decoder, [ended, other], EVERYTHING, overflow):
+        if row is other and len(row.new_ids) == 4:
+            ended.finish_reason = "stop"
+    assert (len(ended.new_ids), len(other.new_ids)) == (4, 12)
+
+
+def test_a_row_within_block_size_takes_turns_with_one_beyond(decoder):
+    within, beyond = row_of(3, 12), row_of(14, 12)
+    for row in decode(decoder, [within, beyond], EVERYTHING, "slide"):
+        assert abs(len(within.new_ids) - len(beyond.new_ids)) <= 1, row.length
+
+
 def test_rows_go_on_together_beyond_block_size(decoder, steps):
     finish(decoder, [row_of(3, 50), row_of(10, 50 - 7), row_of(16, 50 - 13)], EVERYTHING, "rebase")
     assert [batch for batch, _, _ in steps] == 50 * [3]  # for want of one another, none reads alone
