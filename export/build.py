@@ -116,6 +116,7 @@ def export_model(
     checks: dict[str, Sequence[Check]] = {}
     written: dict[str, Precision] = {"model.onnx": "fp32"}
     weights: dict[str, str] = {}  # the file that those of a graph without its own are in
+    batch_graphs: dict[str, Path] = {}  # what a graph is run with
 
     def prove(name: str, proof: Callable[[Path, Golden, LogitsOf | None], Sequence[Check]]) -> None:
         try:
@@ -150,10 +151,11 @@ def export_model(
                 cpu_graph = new / beside(name, "cpu")
                 fuse(new / name, cpu_graph, model.config)
                 written[cpu_graph.name], weights[cpu_graph.name] = precision, name
-                if precision in ("int8", "int4"):
+                if precision == "int8":
                     batch_graph = new / beside(name, "batch")
                     unpack(cpu_graph, batch_graph)
                     written[batch_graph.name], weights[batch_graph.name] = precision, name
+                    batch_graphs[cpu_graph.name] = batch_graph
         expected_of: LogitsOf | None = eager_prefixes(model, golden)
         if consume and len(golden.positions) < model.config.block_size:
             expected_of = None
@@ -165,7 +167,7 @@ def export_model(
             elif precision in ("int8", "int4") and name not in weights:
                 prove(name, functools.partial(_prove_quantized, fp32))
             else:
-                prove(name, prove_onnx)
+                prove(name, functools.partial(prove_onnx, batch_graph=batch_graphs.get(name)))
         write_tensors(new / GOLDEN_NAME, golden.to_tensors())
         costs = _costs(excerpt, fp32, [new / f"model.{precision}.onnx" for precision in lower])
         files = {

@@ -69,9 +69,11 @@ def eager_prefixes(model: GPT, golden: Golden) -> LogitsOf:
     return logits_of
 
 
-def prove_onnx(path: Path, golden: Golden, expected_of: LogitsOf | None = None) -> list[Check]:
+def prove_onnx(
+    path: Path, golden: Golden, expected_of: LogitsOf | None = None, batch_graph: Path | None = None
+) -> list[Check]:
     """Every check of an ONNX file on the CPU provider; without `expected_of`, by `golden` alone."""
-    session = open_session(path, provider="cpu", lean=_is_large(golden))
+    session = open_session(path, batch_graph=batch_graph, provider="cpu", lean=_is_large(golden))
     return prove(Decoder(session), golden, expected_of)
 
 

@@ -1,10 +1,12 @@
-"""A quantised graph once more, for batches: the same weights, multiplied as float32.
+"""A graph of 8 bits once more, for many tokens at once: the same weights, multiplied as float32.
 
-Products of 8-bit weights are quick for one row. Without instructions for them (VNNI), those of many rows
+Products of 8-bit weights are quick for one token. Without instructions for them (VNNI), those of many tokens
 take twice as long as products of float32, however the weights are stored. So each MatMulNBits becomes the
 standard DequantizeLinear and MatMul, and whoever opens the graph has ONNX Runtime dequantise all weights then
-and there (`session.disable_quant_qdq`). They stay in the file of the standard graph, which the new file
-refers to. What is multiplied with them is not rounded, so the logits are nearer to fp32's.
+and there, or each before its product (`gptblock.runtime.session`). They stay in the file of the standard
+graph, which the new file refers to; its columns are turned into rows when it is opened, for of rows
+DequantizeLinear is five times as fast. What is multiplied with them is not rounded, so the logits are nearer
+to fp32's.
 """
 
 from __future__ import annotations
@@ -15,13 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gptblock.export.quantize import halves
-
 if TYPE_CHECKING:
     from onnx import GraphProto, NodeProto, TensorProto
 
-_WEIGHT, _SCALES, _ZEROS, _BIAS = 1, 2, 3, 5  # which input of a MatMulNBits it is
-_MIDDLE = 128  # the zero point of 8 bits where none is stored
+_WEIGHT, _SCALES, _BIAS = 1, 2, 5  # which input of a MatMulNBits it is
+_MIDDLE = 128  # its zero point, where none is stored
 
 
 def unpack(source: Path, target: Path) -> None:
@@ -33,7 +33,7 @@ def unpack(source: Path, target: Path) -> None:
     nodes: list[NodeProto] = []
     for node in model.graph.node:
         if node.op_type == "MatMulNBits":
-            nodes += _unpacked(model.graph, node, weights, source.parent)
+            nodes += _unpacked(model.graph, node, weights)
         else:
             nodes.append(node)
     del model.graph.node[:]
@@ -41,45 +41,33 @@ def unpack(source: Path, target: Path) -> None:
     onnx.save(model, target)
 
 
-def _unpacked(
-    graph: GraphProto, product: NodeProto, weights: dict[str, TensorProto], folder: Path
-) -> Iterator[NodeProto]:
-    """What computes the same as a MatMulNBits. Gives its weights the shape that DequantizeLinear reads."""
+def _unpacked(graph: GraphProto, product: NodeProto, weights: dict[str, TensorProto]) -> Iterator[NodeProto]:
+    """What computes the same as a MatMulNBits of 8 bits. Gives its weights the shape of a matrix."""
     from onnx import TensorProto, helper, numpy_helper
 
     size = {attribute.name: attribute.i for attribute in product.attribute}
     rows, columns, block = size["K"], size["N"], size["block_size"]
     blocks = -(-rows // block)
-    kind = {8: TensorProto.UINT8, 4: TensorProto.UINT4}[size["bits"]]
     inputs = dict(enumerate(product.input))
     name = product.output[0]
 
-    def constant(part: str, kind: int, array: np.ndarray) -> str:
-        array = array.astype(helper.tensor_dtype_to_np_dtype(kind))
-        graph.initializer.append(numpy_helper.from_array(array, f"{name}.{part}"))
+    def constant(part: str, value: np.ndarray) -> str:
+        graph.initializer.append(numpy_helper.from_array(value, f"{name}.{part}"))
         return f"{name}.{part}"
 
     def node(operator: str, inputs: list[str], part: str, **attributes: Any) -> NodeProto:
         return helper.make_node(operator, inputs, [f"{name}.{part}" if part else name], **attributes)
 
-    _reshape(weights[inputs[_WEIGHT]], kind, columns, blocks * block)
+    _reshape(weights[inputs[_WEIGHT]], TensorProto.UINT8, columns, blocks * block)
     _reshape(weights[inputs[_SCALES]], TensorProto.FLOAT, columns, blocks)
-    if inputs.get(_ZEROS):
-        packed = numpy_helper.to_array(weights[inputs[_ZEROS]], str(folder)).reshape(columns, -1)
-        graph.initializer.remove(weights[inputs[_ZEROS]])
-        constant("zeros", kind, halves(packed)[:, :blocks])
-    else:
-        middle = constant("middle", kind, np.array(_MIDDLE, np.uint8))
-        shape = constant("shape", TensorProto.INT64, np.array([columns, blocks]))
-        yield node("Expand", [middle, shape], "zeros")
-    stored = [inputs[_WEIGHT], inputs[_SCALES], f"{name}.zeros"]
-    yield node("DequantizeLinear", stored, "padded", axis=1, block_size=block)  # (N, blocks of a column)
-    first, end, axis = (
-        constant(part, TensorProto.INT64, np.array([value]))
-        for part, value in (("first", 0), ("end", rows), ("axis", 1))
-    )
-    yield node("Slice", [f"{name}.padded", first, end, axis], "columns")  # (N, K)
-    yield node("Transpose", [f"{name}.columns"], "weight", perm=[1, 0])
+    ends = [constant(part, np.array([value])) for part, value in (("first", 0), ("end", rows), ("axis", 1))]
+    yield node("Slice", [inputs[_WEIGHT], *ends], "columns")  # (N, K), without what fills the last block
+    yield node("Transpose", [f"{name}.columns"], "rows", perm=[1, 0])  # (K, N)
+    yield node("Transpose", [inputs[_SCALES]], "scales", perm=[1, 0])  # (blocks of a column, N)
+    middle = constant("middle", np.array(_MIDDLE, np.uint8))
+    yield node("Expand", [middle, constant("shape", np.array([blocks, columns]))], "zeros")
+    stored = [f"{name}.{part}" for part in ("rows", "scales", "zeros")]
+    yield node("DequantizeLinear", stored, "weight", axis=0, block_size=block)
     bias = inputs.get(_BIAS)
     yield node("MatMul", [inputs[0], f"{name}.weight"], "product" if bias else "")
     if bias:

@@ -30,6 +30,14 @@ ProviderName = Literal["auto", "cuda", "cpu"]
 _M_MMAP_THRESHOLD, _LARGE = -3, 2**20  # of glibc's malloc.h; bytes
 _SILENT = 4  # only fatal errors are logged: all others are raised, and say it there
 
+# How ONNX Runtime makes float32 of weights in 8 bits (see gptblock.export.unpack): of all when it opens the
+# graph; or of each before its product, where it is not to make one product of 8 bits of the two again.
+_UNPACKED_ONCE = {"session.disable_quant_qdq": "1"}
+_UNPACKED_EACH = {
+    "session.disable_prepacking": "1",  # for a graph whose products are of 8 bits, and unpack their own
+    "optimization.disable_specified_optimizers": "QDQSelectorActionTransformer",
+}
+
 
 @dataclass(frozen=True)
 class Provider:
@@ -52,9 +60,9 @@ class Provider:
 class Session:
     """An open graph, what it runs on, and what it says about itself.
 
-    On the CPU it can be opened once more, for quantised weights to be multiplied as float32. `for_prompts`
-    leaves them as they are in the file, and each product unpacks its own: no memory, and time that pays with
-    many tokens at once. `for_batches` unpacks all now: the memory of fp32, and its speed.
+    On the CPU it can be opened once more, for weights in 8 bits to be multiplied as float32. `for_prompts`
+    unpacks each before its product: a byte of memory for each, and time that pays with many tokens at once.
+    `for_batches` unpacks all now: the memory of fp32, and its speed.
 
     On CUDA with graphs, `for_steps` opens it for one token of so many rows. Such a session `is_captured`:
     CUDA records what it does at its first run and then replays that, so what is bound to it must stay.
@@ -86,7 +94,7 @@ def open_session(
 ) -> Session:
     """Open an .onnx of gptblock's; on the CPU `cpu_graph`, where it is given, in its place.
 
-    `batch_graph` is what `Session.for_batches` opens.
+    `batch_graph` is what `Session.for_batches` and `Session.for_prompts` open.
 
     `cuda` is CUDA or a ProviderError that says what is missing; `auto` is CUDA where it works, else the
     CPU with the reason in `Session.provider`. `threads` is how many CPU threads share one operator, 1 to
@@ -204,18 +212,18 @@ def _on_cuda(
 def _cpu_session(
     ort: ModuleType, graph: Path, batch_graph: Path | None, threads: int, lean: bool, provider: Provider
 ) -> Session:
-    def opened(graph: Path, **entries: str) -> Session:
+    def opened(graph: Path, entries: dict[str, str]) -> Session:
         options = _options(ort, threads, lean)
-        for name, value in {"disable_quant_qdq": "1", **entries}.items():  # see gptblock.export.unpack
-            options.add_session_config_entry(f"session.{name}", value)
+        for name, value in entries.items():
+            options.add_session_config_entry(name, value)
         before = anonymous_memory()
         session = _session(ort, graph, _on_cpu(ort, graph, options), provider)
         return replace(session, settling=Settling(added(before, anonymous_memory())))
 
     return replace(
-        opened(graph),
-        for_prompts=lambda: opened(graph, disable_prepacking="1"),
-        for_batches=(lambda: opened(batch_graph)) if batch_graph else None,
+        opened(graph, _UNPACKED_ONCE),
+        for_prompts=lambda: opened(batch_graph or graph, _UNPACKED_EACH),
+        for_batches=(lambda: opened(batch_graph, _UNPACKED_ONCE)) if batch_graph else None,
     )
 
 

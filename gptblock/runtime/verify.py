@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gptblock.bundle.manifest import Check, Precision
-from gptblock.bundle.store import check_files, find_bundle, model_path, read_manifest, read_tensors
+from gptblock.bundle.store import check_files, find_bundle, model_paths, read_manifest, read_tensors
 from gptblock.runtime.decoder import Decoder
 from gptblock.runtime.golden import Golden
 from gptblock.runtime.proof import prove
@@ -75,7 +75,7 @@ def verify(
     folder = location.path
     manifest = read_manifest(folder)
     if precision:
-        model_path(location, precision)  # raises where there is none
+        model_paths(location, precision)  # raises where there is none
     if problems := check_files(folder, manifest):
         return Verification(folder, None, problems, is_demo=location.is_demo)
     golden = Golden.from_tensors(read_tensors(folder / GOLDEN_NAME), manifest.model)
@@ -89,7 +89,9 @@ def verify(
         elif entry.weights and taken and taken.name != "cpu":
             unproved.append(f"{name}: its hash holds; it is for the CPU, and --provider cpu proves it")
         elif name.endswith(".onnx"):
-            session = open_here(folder / name)
+            graphs = model_paths(location, str(entry.precision))
+            is_cpu_graph = graphs.cpu == folder / name
+            session = open_here(folder / name, batch_graph=graphs.batch if is_cpu_graph else None)
             taken = session.provider
             said = session.metadata
             if (said.model, said.tokenizer, said.precision) != (

@@ -1,4 +1,4 @@
-"""The quantised graph for batches: the same weights, dequantised once when it is opened."""
+"""The graph of 8 bits for many tokens at once: the same weights, multiplied as float32."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from gptblock.export.build import export_model
 from gptblock.export.quantize import _restored
 from gptblock.runtime.decoder import Decoder
-from gptblock.runtime.session import open_session
+from gptblock.runtime.session import _UNPACKED_EACH, _UNPACKED_ONCE, open_session
 
 
 def weights(graph) -> dict[str, np.ndarray]:
@@ -24,26 +24,29 @@ def bundle(request, make_model, tiny_tokenizer, tmp_path_factory):
     n_embd, n_head = request.param
     folder = tmp_path_factory.mktemp("unpack") / "bundle"
     model = make_model(n_embd=n_embd, n_head=n_head, n_layer=1)
-    manifest = export_model(model, tiny_tokenizer, folder, ["onnx"], ["int8", "int4"])
-    for precision in ("int8", "int4"):
-        entry = manifest.files[f"model.{precision}.batch.onnx"]
-        assert (entry.weights, entry.precision) == (f"model.{precision}.onnx", precision)
-        assert len(entry.checks) == 6
+    manifest = export_model(model, tiny_tokenizer, folder, ["onnx"], ["int8"])
+    entry = manifest.files["model.int8.batch.onnx"]
+    assert (entry.weights, entry.precision) == ("model.int8.onnx", "int8")
+    assert len(entry.checks) == 6
     return folder
 
 
-@pytest.mark.parametrize("precision", ["int8", "int4"])
-def test_it_multiplies_with_the_weights_that_are_stored_in_float32(precision, bundle, tmp_path):
-    folder = tmp_path / "bundle"  # what ONNX Runtime writes refers to the weights, too
-    shutil.copytree(bundle, folder)
+def as_opened(bundle, folder, entries):
+    """The graph that ONNX Runtime makes of the bundle's when it opens it."""
+    shutil.copytree(bundle, folder)  # what is written refers to the weights, too
     options = onnxruntime.SessionOptions()
-    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    for key, value in entries.items():
+        options.add_session_config_entry(key, value)
     options.optimized_model_filepath = str(folder / "opened.onnx")
-    batch = folder / f"model.{precision}.batch.onnx"
+    batch = folder / "model.int8.batch.onnx"
     onnxruntime.InferenceSession(str(batch), options, providers=["CPUExecutionProvider"])
-    opened = onnx.load(folder / "opened.onnx").graph
+    return onnx.load(folder / "opened.onnx").graph
+
+
+def test_it_multiplies_with_the_weights_that_are_stored_in_float32(bundle, tmp_path):
+    opened = as_opened(bundle, tmp_path / "bundle", _UNPACKED_ONCE)
     assert not {"DequantizeLinear", "MatMulNBits"} & {node.op_type for node in opened.node}
-    packed = onnx.load(bundle / f"model.{precision}.cpu.onnx").graph
+    packed = onnx.load(bundle / "model.int8.cpu.onnx").graph
     products = [node for node in packed.node if node.op_type == "MatMulNBits"]
     assert len(products) == 5
     got, stored = weights(opened), weights(packed)
@@ -51,12 +54,32 @@ def test_it_multiplies_with_the_weights_that_are_stored_in_float32(precision, bu
         np.testing.assert_array_equal(got[f"{node.output[0]}.weight"], _restored(node, stored)[0])
 
 
+def test_or_unpacks_them_row_by_row_before_each_product(bundle, tmp_path):
+    """ONNX Runtime would make MatMulNBits again of what it recognises."""
+    opened = as_opened(bundle, tmp_path / "bundle", _UNPACKED_EACH)
+    assert not {"MatMulNBits", "Transpose"} & {node.op_type for node in opened.node}
+    unpacking = [node for node in opened.node if node.op_type == "DequantizeLinear"]
+    assert len(unpacking) == 5
+    got = weights(opened)
+    for node in unpacking:
+        rows, scales, _ = (got[name] for name in node.input)
+        assert rows.dtype == np.uint8
+        assert {attribute.name: attribute.i for attribute in node.attribute}["axis"] == 0
+        assert rows.shape[1] == scales.shape[1]  # a scale for each column, block after block of rows
+
+
+def test_both_ways_give_the_same_logits(bundle):
+    ids = np.random.default_rng(0).integers(0, 65, size=(5, 16))
+    session = open_session(bundle / "model.int8.batch.onnx", provider="cpu", threads=1)
+    once, each = (Decoder(each).logits(ids) for each in (session, session.for_prompts()))
+    np.testing.assert_allclose(each, once, atol=1e-5, rtol=0)
+
+
 def test_its_weights_are_in_the_file_of_the_standard_graph(bundle):
-    for precision in ("int8", "int4"):
-        graph = onnx.load(bundle / f"model.{precision}.batch.onnx", load_external_data=False).graph
-        places = {entry.value for tensor in graph.initializer for entry in tensor.external_data}
-        assert f"model.{precision}.onnx" in places
-        assert all(len(tensor.raw_data) <= 1024 for tensor in graph.initializer)
+    graph = onnx.load(bundle / "model.int8.batch.onnx", load_external_data=False).graph
+    places = {entry.value for tensor in graph.initializer for entry in tensor.external_data}
+    assert "model.int8.onnx" in places
+    assert all(len(tensor.raw_data) <= 1024 for tensor in graph.initializer)
 
 
 def test_it_is_nearer_to_fp32_than_the_graph_whose_activations_are_rounded(bundle):

@@ -233,9 +233,21 @@ def test_many_tokens_of_int8_are_read_in_float32_where_integers_are_slow(eight_b
 def test_many_tokens_of_int8_pass_the_proof(eight_bits, monkeypatch):
     monkeypatch.setattr("gptblock.runtime.decoder.multiplies_bytes", lambda: False)
     monkeypatch.setattr("gptblock.runtime.decoder._LONG", 9)  # some chunks in this way, some in that
+    opened = {}
+
+    def watched(graph, *, batch_graph, **options):
+        opened[graph.name] = batch_graph and batch_graph.name
+        return open_session(graph, batch_graph=batch_graph, **options)
+
+    monkeypatch.setattr("gptblock.runtime.verify.open_session", watched)
     result = verify(eight_bits, precision="int8", provider="cpu", threads=1)
     assert list(result.proofs) == ["model.int8.onnx", "model.int8.batch.onnx", "model.int8.cpu.onnx"]
     assert result.failed == []
+    assert opened == {  # the last as it is run
+        "model.int8.onnx": None,
+        "model.int8.batch.onnx": None,
+        "model.int8.cpu.onnx": "model.int8.batch.onnx",
+    }
 
 
 @pytest.mark.parametrize("is_fast", [True, False])
