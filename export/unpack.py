@@ -30,25 +30,28 @@ def unpack(source: Path, target: Path) -> None:
 
     model = onnx.load(source, load_external_data=False)
     weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    unpacking: list[NodeProto] = []
     nodes: list[NodeProto] = []
     for node in model.graph.node:
         if node.op_type == "MatMulNBits":
-            nodes += _unpacked(model.graph, node, weights)
+            unpacking += _unpacked(model.graph, node, weights)
+            nodes += _product(node)
         else:
             nodes.append(node)
     del model.graph.node[:]
-    model.graph.node.extend(nodes)
+    # What comes first is run last, just before its product: else all weights would be in memory at once.
+    model.graph.node.extend([*unpacking, *nodes])
     onnx.save(model, target)
 
 
 def _unpacked(graph: GraphProto, product: NodeProto, weights: dict[str, TensorProto]) -> Iterator[NodeProto]:
-    """What computes the same as a MatMulNBits of 8 bits. Gives its weights the shape of a matrix."""
+    """What makes float32 of a MatMulNBits's weights in 8 bits. Gives these the shape of a matrix."""
     from onnx import TensorProto, helper, numpy_helper
 
     size = {attribute.name: attribute.i for attribute in product.attribute}
     rows, columns, block = size["K"], size["N"], size["block_size"]
     blocks = -(-rows // block)
-    inputs = dict(enumerate(product.input))
+    weight, steps = product.input[_WEIGHT], product.input[_SCALES]
     name = product.output[0]
 
     def constant(part: str, value: np.ndarray) -> str:
@@ -56,22 +59,30 @@ def _unpacked(graph: GraphProto, product: NodeProto, weights: dict[str, TensorPr
         return f"{name}.{part}"
 
     def node(operator: str, inputs: list[str], part: str, **attributes: Any) -> NodeProto:
-        return helper.make_node(operator, inputs, [f"{name}.{part}" if part else name], **attributes)
+        return helper.make_node(operator, inputs, [f"{name}.{part}"], **attributes)
 
-    _reshape(weights[inputs[_WEIGHT]], TensorProto.UINT8, columns, blocks * block)
-    _reshape(weights[inputs[_SCALES]], TensorProto.FLOAT, columns, blocks)
+    _reshape(weights[weight], TensorProto.UINT8, columns, blocks * block)
+    _reshape(weights[steps], TensorProto.FLOAT, columns, blocks)
     ends = [constant(part, np.array([value])) for part, value in (("first", 0), ("end", rows), ("axis", 1))]
-    yield node("Slice", [inputs[_WEIGHT], *ends], "columns")  # (N, K), without what fills the last block
+    yield node("Slice", [weight, *ends], "columns")  # (N, K), without what fills the last block
     yield node("Transpose", [f"{name}.columns"], "rows", perm=[1, 0])  # (K, N)
-    yield node("Transpose", [inputs[_SCALES]], "scales", perm=[1, 0])  # (blocks of a column, N)
+    yield node("Transpose", [steps], "scales", perm=[1, 0])  # (blocks of a column, N)
     middle = constant("middle", np.array(_MIDDLE, np.uint8))
     yield node("Expand", [middle, constant("shape", np.array([blocks, columns]))], "zeros")
     stored = [f"{name}.{part}" for part in ("rows", "scales", "zeros")]
     yield node("DequantizeLinear", stored, "weight", axis=0, block_size=block)
-    bias = inputs.get(_BIAS)
-    yield node("MatMul", [inputs[0], f"{name}.weight"], "product" if bias else "")
+
+
+def _product(product: NodeProto) -> Iterator[NodeProto]:
+    """What multiplies with these, in place of the MatMulNBits."""
+    from onnx import helper
+
+    name = product.output[0]
+    bias = dict(enumerate(product.input)).get(_BIAS)
+    factors = [product.input[0], f"{name}.weight"]
+    yield helper.make_node("MatMul", factors, [f"{name}.product" if bias else name])
     if bias:
-        yield node("Add", [f"{name}.product", bias], "")
+        yield helper.make_node("Add", [f"{name}.product", bias], [name])
 
 
 def _reshape(tensor: TensorProto, kind: int, *shape: int) -> None:

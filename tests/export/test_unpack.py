@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -66,6 +69,32 @@ def test_or_unpacks_them_row_by_row_before_each_product(bundle, tmp_path):
         assert rows.dtype == np.uint8
         assert {attribute.name: attribute.i for attribute in node.attribute}["axis"] == 0
         assert rows.shape[1] == scales.shape[1]  # a scale for each column, block after block of rows
+
+
+def test_each_is_unpacked_just_before_its_product(bundle, tmp_path):
+    """Not all at the start: a float32 copy of one is in memory at a time."""
+    options = onnxruntime.SessionOptions()
+    for key, value in _UNPACKED_EACH.items():
+        options.add_session_config_entry(key, value)
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "profile")
+    batch = bundle / "model.int8.batch.onnx"
+    session = onnxruntime.InferenceSession(str(batch), options, providers=["CPUExecutionProvider"])
+    sizes = {"batch": 1, "time": 4, "kept": 1, "capacity": 4}
+    session.run(
+        None,
+        {
+            each.name: np.zeros(
+                [sizes.get(size, size) for size in each.shape],
+                np.int64 if each.type == "tensor(int64)" else np.float32,
+            )
+            for each in session.get_inputs()
+        },
+    )
+    events = json.loads(Path(session.end_profiling()).read_text())
+    run = [event["args"]["op_name"] for event in events if event["name"].endswith("_kernel_time")]
+    assert run.count("DequantizeLinear") == 5
+    assert all(after == "MatMul" for before, after in itertools.pairwise(run) if before == "DequantizeLinear")
 
 
 def test_both_ways_give_the_same_logits(bundle):
