@@ -29,7 +29,7 @@ Logits = NDArray[np.float32]
 
 # Where the processor has no instructions for products of bytes: tokens in a step from which it is faster to
 # unpack each weight for its product, and rows from which it is faster to multiply weights unpacked before.
-_LONG, _FEWEST_ROWS = 64, 4
+_LONG, _FEWEST_ROWS = 48, 4
 
 # From so many tokens on, a device sends its largest logits alone; of them, one in so many at most.
 _LARGE_VOCABULARY, _FEW = 4096, 8
