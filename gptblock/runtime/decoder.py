@@ -143,7 +143,6 @@ class Decoder:
         cache.reserve(time)
         alone = self.is_fused and batch > 1 and time > 1 and cache.length.any()  # see gptblock.export.fuse
         session = self._session_for(cache, 1 if alone else batch, time, positions.shape[1])
-        session.settling.step()
         try:
             if alone:
                 one = (slice(i, i + 1) for i in range(batch))

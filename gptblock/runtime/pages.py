@@ -1,98 +1,59 @@
 """Huge pages for what a process reads over and over: weights, at every token.
 
 With pages of 4 KB the processor looks up ten thousand addresses a token of a model of 43 MB, in a virtual
-machine through two tables. Linux has pages of 2 MB too, on many machines for those who ask (madvise(2)).
+machine through two tables. Linux has pages of 2 MB too, on many machines only for memory that asks for them
+before it is used (madvise(2)). ONNX Runtime takes the memory for weights from the heap of glibc and does not
+ask. So before it opens a graph, the heap gets room for them, which has asked.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import functools
 import sys
-import time
-from collections.abc import Callable, Iterable
-from pathlib import Path
+from collections.abc import Iterator
 
-_HUGE = 2 << 20  # bytes
-_MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25  # of Linux; the second since 6.1, older ones do it by and by
-_SETTLING, _LONGEST = 64, 0.02  # steps before; seconds between two
-_MOST = 128  # pages of weights that are worth it
-_MAPS = Path("/proc/self/maps")
-
-
-def anonymous_memory() -> list[range]:
-    """The addresses of this process's memory that is not a file's, in order; none where it is not Linux."""
-    if sys.platform != "linux":
-        return []
-    try:
-        lines = _MAPS.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []
-    found = []
-    for line in lines:
-        addresses, access, _, _, _, *name = line.split(maxsplit=5)
-        if access.startswith("rw") and name in ([], ["[heap]"]):
-            start, stop = (int(address, 16) for address in addresses.split("-"))
-            found.append(range(start, stop))
-    return found
+_HUGE = 2 << 20  # bytes of a page
+_MOST = 256 << 20  # bytes of weights that it pays for: of more, pages are read one after another anyway
+_BLOCK = 16 << 20  # bytes that the heap is asked for at once, which it maps apart from _LARGEST on
+_LARGEST = 32 << 20  # bytes; as far as glibc raises its own idea of what to map apart
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
+_MADV_HUGEPAGE = 14  # of Linux
 
 
-def added(before: Iterable[range], after: Iterable[range]) -> list[range]:
-    """What of `after` is in none of `before`."""
-    parts = list(after)
-    for old in before:
-        rest = []
-        for part in parts:
-            rest.append(range(part.start, min(part.stop, old.start)))
-            rest.append(range(max(part.start, old.stop), part.stop))
-        parts = [part for part in rest if part]
-    return parts
+@contextlib.contextmanager
+def heap_on_huge_pages(size: int) -> Iterator[None]:
+    """Let `size` bytes that are allocated inside lie on huge pages, where the system has them to give.
 
-
-def huge_pages(memory: Iterable[range]) -> list[int]:
-    """The numbers of the huge pages that `memory` touches."""
-    return sorted({page for part in memory for page in range(part.start // _HUGE, -(-part.stop // _HUGE))})
-
-
-class Settling:
-    """Puts `memory` on huge pages once a session has made many steps, between steps.
-
-    It begins after so many steps as it may take to win back what it takes, and then takes half as long as a
-    step itself, so that no token is late. Of a large model it does nothing: what is read once a step and in
-    order is read as fast from small pages.
+    Does nothing for less than a page, for a size that it does not pay for, and without glibc. What is left
+    over goes back to the system with the heap's next trim. glibc's settings are then those that it comes to
+    by itself in a program that frees a block of 32 MB.
     """
-
-    def __init__(self, memory: Iterable[range]) -> None:
-        pages = huge_pages(memory)
-        self._is_over = not 0 < len(pages) <= _MOST
-        self._pages = iter(pages)
-        self._steps = 0
-        self._last = 0.0  # when the last step began
-
-    def step(self) -> None:
-        """To be called before each step."""
-        if self._is_over:
-            return
-        self._steps += 1
-        now = time.perf_counter()
-        end, self._last = now + min((now - self._last) / 2, _LONGEST), now
-        if self._steps > _SETTLING:
-            for page in self._pages:
-                make_huge(page)
-                if time.perf_counter() >= end:
-                    break
-            else:
-                self._is_over = True
+    libc = _glibc() if _HUGE <= size <= _MOST else None
+    if libc is None:
+        yield
+        return
+    libc.mallopt(_M_MMAP_THRESHOLD, _LARGEST)
+    libc.mallopt(_M_TRIM_THRESHOLD, 2 * _MOST)  # keeps what is freed here
+    sizes = [min(_BLOCK, size - start) for start in range(0, size, _BLOCK)]
+    blocks = [(libc.malloc(part), part) for part in sizes]
+    for block, part in blocks:
+        first, last = block // _HUGE, -(-(block + part) // _HUGE)
+        libc.madvise(first * _HUGE, (last - first) * _HUGE, _MADV_HUGEPAGE)
+    for block, _ in blocks:
+        libc.free(block)
+    try:
+        yield
+    finally:
+        libc.mallopt(_M_TRIM_THRESHOLD, 2 * _LARGEST)
 
 
-def make_huge(page: int) -> None:
-    """Put what is on this page on a huge one, where the system has one: half a millisecond, or some more."""
-    for advice in (_MADV_HUGEPAGE, _MADV_COLLAPSE):  # refused where not all of the page is there
-        _madvise()(page * _HUGE, _HUGE, advice)
-
-
-@functools.cache
-def _madvise() -> Callable[[int, int, int], int]:
-    madvise = ctypes.CDLL(None).madvise
-    madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    return madvise
+def _glibc() -> ctypes.CDLL | None:
+    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if libc is None or not hasattr(libc, "mallopt"):
+        return None
+    libc.malloc.restype = ctypes.c_void_p
+    libc.malloc.argtypes = [ctypes.c_size_t]
+    libc.free.argtypes = [ctypes.c_void_p]
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return libc

@@ -6,7 +6,7 @@ import ctypes
 import functools
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Literal, get_args
@@ -17,7 +17,7 @@ from gptblock.errors import ConfigError, CorruptError, NotFoundError, ProviderEr
 from gptblock.runtime.best import MODEL
 from gptblock.runtime.capture import captured, one_line
 from gptblock.runtime.cuda import CPU, CUDA, cuda_problem, cuda_providers
-from gptblock.runtime.pages import Settling, added, anonymous_memory
+from gptblock.runtime.pages import heap_on_huge_pages
 from gptblock.runtime.processor import allowed_cpus
 from gptblock.runtime.translate import translated
 from gptblock.runtime.wheels import Problem, load_onnxruntime, version_problem
@@ -72,7 +72,6 @@ class Session:
     ort: InferenceSession
     provider: Provider
     metadata: ModelMetadata
-    settling: Settling = field(default_factory=lambda: Settling([]))  # of what opening took, on the CPU
     for_prompts: Callable[[], Session] | None = None  # None: not on the CPU
     for_batches: Callable[[], Session] | None = None  # None: not on the CPU, or no graph for it
     for_steps: Callable[[int], Session] | None = None  # None: without CUDA graphs
@@ -125,7 +124,8 @@ def open_session(
         if provider == "cuda":
             raise ProviderError(f"CUDA was asked for and cannot be used: {opened}")
         reason = f"CUDA is not available: {opened.text}"
-    return _cpu_session(ort, cpu_graph or graph, batch_graph, threads, lean, Provider("cpu", 0, reason))
+    size = 0 if lean else graph.stat().st_size
+    return _cpu_session(ort, cpu_graph or graph, batch_graph, size, threads, lean, Provider("cpu", 0, reason))
 
 
 def read_metadata(path: Path) -> ModelMetadata:
@@ -210,20 +210,28 @@ def _on_cuda(
 
 
 def _cpu_session(
-    ort: ModuleType, graph: Path, batch_graph: Path | None, threads: int, lean: bool, provider: Provider
+    ort: ModuleType,
+    graph: Path,
+    batch_graph: Path | None,
+    size: int,
+    threads: int,
+    lean: bool,
+    provider: Provider,
 ) -> Session:
-    def opened(graph: Path, entries: dict[str, str]) -> Session:
+    """A graph of weights of `size` bytes, and what it can be opened as once more; 0: for a few steps only."""
+
+    def opened(graph: Path, entries: dict[str, str], size: int) -> Session:
         options = _options(ort, threads, lean)
         for name, value in entries.items():
             options.add_session_config_entry(name, value)
-        before = anonymous_memory()
-        session = _session(ort, graph, _on_cpu(ort, graph, options), provider)
-        return replace(session, settling=Settling(added(before, anonymous_memory())))
+        with heap_on_huge_pages(size):
+            session = _on_cpu(ort, graph, options)
+        return _session(ort, graph, session, provider)
 
     return replace(
-        opened(graph, _UNPACKED_ONCE),
-        for_prompts=lambda: opened(batch_graph or graph, _UNPACKED_EACH),
-        for_batches=(lambda: opened(batch_graph, _UNPACKED_ONCE)) if batch_graph else None,
+        opened(graph, _UNPACKED_ONCE, size),
+        for_prompts=lambda: opened(batch_graph or graph, _UNPACKED_EACH, size),
+        for_batches=(lambda: opened(batch_graph, _UNPACKED_ONCE, 4 * size)) if batch_graph else None,
     )
 
 

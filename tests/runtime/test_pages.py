@@ -1,150 +1,145 @@
-"""Huge pages: which memory, and that asking for them changes nothing else."""
+"""Huge pages: room in the heap that has asked for them, and that asking changes nothing else."""
 
 from __future__ import annotations
 
-import mmap
+import ctypes
 import re
+import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from gptblock.runtime import pages
-from gptblock.runtime.cache import Cache
-from gptblock.runtime.decoder import Decoder
+from gptblock.runtime import pages, session
+from gptblock.runtime.model import load
 
-HUGE = 2 << 20
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "expected"),
-    [
-        ([], [range(2, 9)], [range(2, 9)]),
-        ([range(2, 9)], [range(2, 9)], []),
-        ([range(2, 5)], [range(2, 9)], [range(5, 9)]),  # grown at its end
-        ([range(5, 9)], [range(2, 9)], [range(2, 5)]),  # and at its start
-        ([range(4, 6)], [range(2, 9)], [range(2, 4), range(6, 9)]),
-        ([range(2, 9)], [range(3, 4), range(20, 30)], [range(20, 30)]),
-        ([range(3), range(8, 40)], [range(2, 9)], [range(3, 8)]),
-    ],
-)
-def test_what_is_new_of_memory(before, after, expected):
-    assert pages.added(before, after) == expected
+MB = 1 << 20
+HUGE = 2 * MB
+TRIM, MMAP = -1, -3
 
 
-def test_only_anonymous_memory_that_can_be_written(tmp_path, monkeypatch):
-    maps = tmp_path / "maps"
-    maps.write_text(
-        "00400000-00500000 r-xp 00000000 fe:00 12 /usr/bin/python3\n"
-        "00600000-00700000 rw-p 00000000 fe:00 12 /usr/bin/python3\n"
-        "01000000-01200000 rw-p 00000000 00:00 0                          [heap]\n"
-        "7f0000000000-7f0000400000 rw-p 00000000 00:00 0 \n"
-        "7f0000400000-7f0000500000 ---p 00000000 00:00 0 \n"
-        "7ffc00000000-7ffc00021000 rw-p 00000000 00:00 0                  [stack]\n"
-    )
-    monkeypatch.setattr(pages, "_MAPS", maps)
-    monkeypatch.setattr(sys, "platform", "linux")
-    assert pages.anonymous_memory() == [range(0x1000000, 0x1200000), range(0x7F0000000000, 0x7F0000400000)]
+class FakeLibc:
+    """Gives blocks one after another, as a heap does, from half of a huge page on."""
 
+    def __init__(self) -> None:
+        self.calls: list[tuple[object, ...]] = []
+        self.next = 100 * HUGE + MB
 
-def test_elsewhere_there_is_none(monkeypatch):
-    monkeypatch.setattr(sys, "platform", "win32")
-    assert pages.anonymous_memory() == []
+    def mallopt(self, option: int, value: int) -> int:
+        self.calls.append(("mallopt", option, value))
+        return 1
 
+    def malloc(self, size: int) -> int:
+        self.calls.append(("malloc", size))
+        block, self.next = self.next, self.next + size
+        return block
 
-def test_pages_are_all_that_memory_touches():
-    assert pages.huge_pages([]) == []
-    assert pages.huge_pages([range(HUGE - 1, HUGE + 1), range(5 * HUGE, 7 * HUGE)]) == [0, 1, 5, 6]
-    assert pages.huge_pages([range(3 * HUGE, 3 * HUGE + 1), range(3 * HUGE + 9, 4 * HUGE)]) == [3]
+    def free(self, block: int) -> None:
+        self.calls.append(("free", block))
 
-
-@pytest.mark.skipif(sys.platform != "linux", reason="huge pages are asked for on Linux alone")
-def test_memory_keeps_what_is_in_it():
-    array = np.random.default_rng(0).integers(0, 256, 4 * HUGE, np.uint8)
-    copy = array.copy()
-    start = array.ctypes.data
-    for page in [*pages.huge_pages([range(start, start + len(array))]), 0]:  # page 0 is nobody's
-        pages.make_huge(page)
-    np.testing.assert_array_equal(array, copy)
-
-
-def huge_bytes() -> int | None:
-    """Of this process; None where the system tells none, or gives none."""
-    settings, rollup = (
-        Path("/sys/kernel/mm/transparent_hugepage/enabled"),
-        Path("/proc/self/smaps_rollup"),
-    )
-    if not (settings.is_file() and rollup.is_file()) or "[never]" in settings.read_text():
-        return None
-    found = re.search(r"AnonHugePages:\s+(\d+)", rollup.read_text())
-    return 1024 * int(found[1]) if found else None
+    def madvise(self, start: int, size: int, advice: int) -> int:
+        assert advice == 14  # MADV_HUGEPAGE
+        self.calls.append(("madvise", start, size))
+        return 0
 
 
 @pytest.fixture
-def asked(monkeypatch) -> list[int]:
-    """The pages that were asked for. Each takes 10 ms, and so does a step."""
-    found = []
-    now = 0.0
-
-    def ask(page: int) -> None:
-        nonlocal now
-        found.append(page)
-        now += 0.01
-
-    def step() -> float:
-        nonlocal now
-        now += 0.0001
-        return now
-
-    monkeypatch.setattr(pages, "make_huge", ask)
-    monkeypatch.setattr(pages, "_SETTLING", 3)
-    monkeypatch.setattr(pages.time, "perf_counter", step)
-    return found
+def libc(monkeypatch: pytest.MonkeyPatch) -> FakeLibc:
+    fake = FakeLibc()
+    monkeypatch.setattr(pages, "_glibc", lambda: fake)
+    return fake
 
 
-def test_a_decoder_asks_for_its_weights_once_after_some_steps(tiny, asked):
-    decoder = Decoder(replace(tiny.decoder.session, settling=pages.Settling([range(6 * HUGE)])))
-    counts = []
-    for _ in range(9):
-        decoder.step(Cache(decoder, 1, 16), np.zeros((1, 2), np.int64), np.zeros((1, 1), np.int64))
-        counts.append(len(asked))
-    assert asked == list(range(6))
-    assert counts == [0, 0, 0, 1, 2, 3, 4, 5, 6]
+def test_the_heap_gets_room_that_has_asked(libc):
+    with pages.heap_on_huge_pages(20 * MB):
+        inside = list(libc.calls)
+    first, second = 100 * HUGE + MB, 100 * HUGE + 17 * MB
+    assert inside == [
+        ("mallopt", MMAP, 32 * MB),  # what is asked for is the heap's, and not mapped apart
+        ("mallopt", TRIM, 512 * MB),  # and what is freed stays in it
+        ("malloc", 16 * MB),
+        ("malloc", 4 * MB),
+        ("madvise", 100 * HUGE, 18 * MB),  # every page that the block touches
+        ("madvise", 108 * HUGE, 6 * MB),
+        ("free", first),
+        ("free", second),
+    ]
+    assert libc.calls[len(inside) :] == [("mallopt", TRIM, 64 * MB)]
 
 
-def test_a_large_model_stays_where_it_is(asked):
-    settling = pages.Settling([range(pages._MOST * HUGE + 1)])
-    for _ in range(9):
-        settling.step()
-    assert asked == []
+def test_the_heap_is_trimmed_again_after_an_error(libc):
+    with pytest.raises(KeyError), pages.heap_on_huge_pages(4 * MB):
+        raise KeyError
+    assert libc.calls[-1] == ("mallopt", TRIM, 64 * MB)
 
 
-@pytest.mark.parametrize(("pause", "expected"), [(0.001, 1), (0.03, 2), (10.0, 2)])
-def test_what_is_asked_for_takes_half_as_long_as_a_step(pause, expected, asked):
-    """Of 30 ms, 15: the page that passes them is the second. Of a long pause no more than 20 ms."""
-    settling = pages.Settling([range(60 * HUGE)])
-    for _ in range(3):
-        settling.step()
-    last = pages.time.perf_counter()
-    settling._last = last - pause
-    settling.step()
-    assert len(asked) == expected
+@pytest.mark.parametrize("size", [0, HUGE - 1, 256 * MB + 1])
+def test_not_for_less_than_a_page_nor_for_a_large_model(size, libc):
+    with pages.heap_on_huge_pages(size):
+        pass
+    assert libc.calls == []
+
+
+def test_nor_without_glibc(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pages.heap_on_huge_pages(4 * MB):
+        pass
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: object())  # another C library
+    with pages.heap_on_huge_pages(4 * MB):
+        pass
+
+
+def test_a_session_asks_for_as_much_as_its_weights_take(tiny_bundle, monkeypatch):
+    asked = []
+
+    def heap_on_huge_pages(size):
+        asked.append(size)
+        return pages.heap_on_huge_pages(size)
+
+    monkeypatch.setattr(session, "heap_on_huge_pages", heap_on_huge_pages)
+    graph = tiny_bundle / "model.onnx"
+    load(tiny_bundle, provider="cpu", threads=1)
+    session.open_session(graph, provider="cpu", threads=1, lean=True)
+    assert asked == [graph.stat().st_size, 0]
+
+
+SCRIPT = """
+import ctypes, re
+from pathlib import Path
+from gptblock.runtime.pages import heap_on_huge_pages
+
+def huge():
+    return 1024 * int(re.search(r"AnonHugePages: +([0-9]+)", Path("/proc/self/smaps_rollup").read_text())[1])
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+before = huge()
+with heap_on_huge_pages(8 << 20):
+    for _ in range(8):
+        ctypes.memset(libc.malloc(1 << 20), 1, 1 << 20)
+print(huge() - before)
+"""
 
 
 def test_the_system_gives_them():
-    if huge_bytes() is None:
-        pytest.skip("this system has no huge pages, or does not tell")
-    with mmap.mmap(-1, 3 * HUGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
-        array = np.frombuffer(memory, np.uint8)
-        array[:] = 1  # there now, on small pages, for nobody has asked
-        before = huge_bytes()
-        start = array.ctypes.data
-        for page in pages.huge_pages([range(start, start + len(array))]):
-            pages.make_huge(page)
-        after = huge_bytes()
-        del array
-    if after == before:
-        pytest.skip("this system gives huge pages in its own time")
-    assert after - before >= HUGE
+    enabled = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not enabled.is_file() or "[never]" in enabled.read_text():
+        pytest.skip("this system has no huge pages")
+    if not re.search("AnonHugePages", Path("/proc/self/smaps_rollup").read_text()):
+        pytest.skip("this system does not tell which pages are huge")
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+    if done.stdout.strip() == "0":
+        pytest.skip("this system has no huge pages left")
+    assert int(done.stdout) >= 2 * HUGE
+
+
+def test_what_is_in_memory_stays(tiny):
+    array = np.random.default_rng(0).integers(0, 256, 4 * HUGE, np.uint8)
+    copy = array.copy()
+    ids = np.zeros((1, 16), np.int64)
+    logits = tiny.logits(ids)
+    with pages.heap_on_huge_pages(32 * MB):
+        np.testing.assert_array_equal(tiny.logits(ids), logits)
+    np.testing.assert_array_equal(array, copy)
