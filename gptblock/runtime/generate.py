@@ -172,7 +172,10 @@ class _CachedLane:
         return self._read_tokens(self.decoder.block_size - int(self.cache.length.max()) if is_alone else 1)
 
     def _read_tokens(self, steps: int) -> Iterator[tuple[Row, Scores]]:
-        """As `read`, one token of each row a step. It does little: after a step no cache holds any of it."""
+        """As `read`, one token of each row a step.
+
+        It touches little of Python, for a step leaves none of its code in the processor's caches.
+        """
         rows = [(row, seat, (seat, 0)) for seat, row in enumerate(self.seats) if row]
         positions = self._positions[:, :1]
         for _ in range(steps):
@@ -185,6 +188,7 @@ class _CachedLane:
                 break
 
     def _read_once(self) -> Iterator[tuple[Row, Scores]]:
+        """As `read`, one step: the contexts that rows start from, or last tokens and what is drafted."""
         if self.contexts:
             drafts: list[list[int]] = [[]] * len(self.seats)
             scores = self._read_contexts()
