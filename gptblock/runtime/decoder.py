@@ -87,7 +87,6 @@ class Decoder:
         self.cache_dtype = np.float16 if half else np.float32
         self.is_fused = len(inputs[expected[3]].shape) == 4  # see gptblock.export.fuse
         self.slots = Slots(self, session.for_steps) if session.for_steps else None
-        self._sends_few = bool(session.for_best) and vocab_size >= _LARGE_VOCABULARY
         if self.is_fused and session.provider.name != "cpu":
             raise ProviderError(
                 "this graph is for ONNX Runtime's CPU provider: run it with --provider cpu, or on "
@@ -120,7 +119,7 @@ class Decoder:
         From a device with a large vocabulary these alone, (B, K, count); else those of all tokens.
         """
         logits = self._run(cache, ids, positions, valid)
-        if self._sends_few and count * _FEW <= self.metadata.model.vocab_size and self._best:
+        if self._best and count * _FEW <= self.metadata.model.vocab_size:
             try:
                 found = best(self._best, logits.value, count)
             except Exception as error:  # ONNX Runtime's exceptions have no base of their own
@@ -134,7 +133,8 @@ class Decoder:
 
     @functools.cached_property
     def _best(self) -> InferenceSession | None:
-        return self.session.for_best() if self.session.for_best else None
+        is_large = self.metadata.model.vocab_size >= _LARGE_VOCABULARY
+        return self.session.for_best() if is_large and self.session.for_best else None
 
     def _run(self, cache: Cache, ids: Ids, positions: Ids, valid: Ids | None) -> Mirror:
         batch, time = ids.shape
