@@ -6,14 +6,14 @@ import contextlib
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, Unpack, overload
+from typing import Literal, Unpack, get_args, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from gptblock.bundle.store import find_bundle, model_path, model_paths
 from gptblock.config import ModelConfig
-from gptblock.errors import InputError, NotFoundError
+from gptblock.errors import ConfigError, InputError, NotFoundError
 from gptblock.runtime.completion import Completion, GenerateOptions, Generation
 from gptblock.runtime.decoder import Decoder, Logits
 from gptblock.runtime.session import Provider, ProviderName, open_session, require_precision
@@ -37,9 +37,14 @@ def load(
     `path=None` takes ./artifacts/model, or the demo that ships with gptblock where that does not exist.
     `precision="auto"` is fp32, on CUDA fp16 where the bundle has it. `use_tf32` lets CUDA round the
     factors of fp32 products to 10 bits: faster, and no longer what `verify` proved. `use_graphs` has CUDA
-    replay steps of one token (CUDA graphs). Raises NotFoundError and CorruptError for the files,
-    ProviderError where `provider="cuda"`, or on CUDA `use_graphs`, cannot be had.
+    replay steps of one token (CUDA graphs). Raises ConfigError for a choice that there is not, NotFoundError
+    and CorruptError for the files, ProviderError where `provider="cuda"`, or on CUDA `use_graphs`, cannot be
+    had.
     """
+    if precision not in get_args(PrecisionChoice):
+        raise ConfigError(
+            f"precision must be one of {', '.join(get_args(PrecisionChoice))}: got {precision!r}"
+        )
     location = find_bundle(Path(path) if path is not None else None)
     named = "fp32" if precision == "auto" else precision
     open_here = functools.partial(

@@ -105,6 +105,8 @@ class Stopwatch:
         prompts = rng.integers(0, vocab_size, (self.batch, lengths.prompt))
         texts = rng.integers(0, vocab_size, (self.batch, lengths.prefill))
         self._times(prompts, 2)  # not counted: wakes threads and caches
+        if not self.prefills:
+            self._times(texts, 1)  # nor what is opened for the first long step
         self.prefills.append(float(self._times(texts, 1)[-1, -1]))
         times = self._times(prompts, lengths.new)
         self.first_tokens.append(float(times[0, 0]))

@@ -12,7 +12,7 @@ import torch
 
 import gptblock
 from gptblock.config import ModelConfig
-from gptblock.errors import InputError, MissingExtraError, NotFoundError
+from gptblock.errors import ConfigError, InputError, MissingExtraError, NotFoundError
 from gptblock.runtime.completion import Completion
 from gptblock.runtime.model import Model, load
 from gptblock.runtime.session import open_session
@@ -176,6 +176,11 @@ def test_the_cpu_runs_the_fused_graph_of_a_bundle_and_any_file_that_is_named(tin
     assert is_fused(tiny_bundle)
     assert is_fused(tiny_bundle / "model.cpu.onnx")
     assert not is_fused(tiny_bundle / "model.onnx")
+
+
+def test_a_precision_that_there_is_not_at_all(tiny_bundle):
+    with pytest.raises(ConfigError, match=r"one of auto, fp32, fp16, int8, int4: got 'int9'$"):
+        load(tiny_bundle, precision="int9")
 
 
 def test_a_lone_file_is_not_taken_for_another_precision(tiny_bundle):

@@ -34,18 +34,18 @@ def measured(decoder, batch: int, rounds: int, weights: int = 1000) -> Stopwatch
 
 def test_durations_are_those_of_the_clock(decoder):
     watch = measured(decoder, batch=1, rounds=1)
-    # Ticks: not counted 1, 2 (and the start's); prefill 4; then, after its start, 6, 7, 8 and 9.
-    assert watch.prefills == pytest.approx([0.004])
-    assert watch.first_tokens == pytest.approx([0.006])
-    assert watch.steps == pytest.approx([0.007, 0.008, 0.009])
+    # Ticks: not counted 1, 2 and 4 (and the starts'); prefill 6; then, after its start, 8, 9, 10 and 11.
+    assert watch.prefills == pytest.approx([0.006])
+    assert watch.first_tokens == pytest.approx([0.008])
+    assert watch.steps == pytest.approx([0.009, 0.010, 0.011])
 
 
 def test_a_step_of_a_batch_ends_with_its_last_row(decoder):
     watch = measured(decoder, batch=2, rounds=1)
-    # Ticks after each start: not counted 1..4; prefill 6, 7; then 9, 10 | 11, 12 | 13, 14 | 15, 16.
-    assert watch.prefills == pytest.approx([0.006 + 0.007])
-    assert watch.first_tokens == pytest.approx([0.009])
-    assert watch.steps == pytest.approx([0.011 + 0.012, 0.013 + 0.014, 0.015 + 0.016])
+    # Ticks after each start: not counted 1 to 4, 6, 7; prefill 9, 10; 12, 13 | 14, 15 | 16, 17 | 18, 19.
+    assert watch.prefills == pytest.approx([0.009 + 0.010])
+    assert watch.first_tokens == pytest.approx([0.012])
+    assert watch.steps == pytest.approx([0.014 + 0.015, 0.016 + 0.017, 0.018 + 0.019])
 
 
 @pytest.mark.parametrize(("batch", "rounds"), [(1, 1), (3, 4)])
