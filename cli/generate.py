@@ -21,7 +21,7 @@ from gptblock.cli.options import (
     Tf32,
     Threads,
 )
-from gptblock.errors import InputError
+from gptblock.errors import GptblockError, InputError
 
 PROMPT, SAMPLING, OUTPUT = "Prompt", "Sampling", "Output"
 
@@ -156,9 +156,13 @@ def generate(
         write_json({"samples": [asdict(completion) for completion in generation.completions()]})
     elif len(prompts) * num_samples == 1:
         write(prompts[0] if echo else "")
-        for piece in generation:
-            if stream:
-                write(piece)
+        try:
+            for piece in generation:
+                if stream:
+                    write(piece)
+        except GptblockError:
+            write("\n")  # what went wrong is said on a line of its own
+            raise
         write("\n" if stream else generation.completions()[0].text + "\n")
     else:
         for i, completion in enumerate(generation.completions()):

@@ -16,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gptblock.cli.app import app
+from gptblock.errors import CorruptError
 from gptblock.runtime.model import Model, load
 
 SETTINGS = ["--provider", "cpu", "--threads", "1", "--seed", "7", "-n", "30"]
@@ -242,6 +243,19 @@ def test_paths_of_any_kind(place, absolute, tiny_bundle, model, tmp_path, monkey
     shutil.copy(tiny_bundle / "model.onnx", "dir \u00e9 x/my [bold] :smile: model.onnx")
     result = call(os.path.join(tmp_path, place) if absolute else place, *SETTINGS)  # noqa: PTH118
     assert result.stdout == model.generate("", max_new_tokens=30, seed=7).text + "\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["--no-stream"]])
+def test_what_goes_wrong_in_the_middle_of_a_text_is_said_on_a_line_of_its_own(
+    arguments, tiny_bundle, monkeypatch
+):
+    def broken(*_):
+        raise CorruptError("the graph opens and does not run")
+
+    monkeypatch.setattr("gptblock.runtime.generate.sample", broken)
+    result = call(tiny_bundle, *SETTINGS, "-p", "ROMEO:", *arguments)
+    assert (result.exit_code, result.stdout) == (3, "ROMEO:\n")
+    assert result.stderr.endswith("error: the graph opens and does not run\n")
 
 
 def test_the_default_is_artifacts_model(tiny_bundle, model, tmp_path, monkeypatch):
