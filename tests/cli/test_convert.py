@@ -127,7 +127,7 @@ def test_over_a_run_only_with_overwrite(checkpoint, monkeypatch):
 
 def test_a_failed_proof_exits_5_and_leaves_nothing(checkpoint, monkeypatch):
     monkeypatch.setattr(
-        "gptblock.export.build.prove_onnx", lambda *_: [Check("logits", 3, float("nan"), 1e-5)]
+        "gptblock.export.build.prove_onnx", lambda *_, **__: [Check("logits", 3, float("nan"), 1e-5)]
     )
     before = sorted(Path().iterdir())
     result = call("convert", checkpoint, *ARGUMENTS, "--scale", "head_size", "--format", "onnx")

@@ -119,7 +119,7 @@ def test_a_failed_proof_exits_5_and_leaves_the_old_bundle(run, monkeypatch):
         "gptblock.export.build.export_onnx", lambda _, path, __: path.write_bytes(b"a wrong graph")
     )
     monkeypatch.setattr(
-        "gptblock.export.build.prove_onnx", lambda *_: [Check("logits", 3, float("nan"), 1e-5)]
+        "gptblock.export.build.prove_onnx", lambda *_, **__: [Check("logits", 3, float("nan"), 1e-5)]
     )
     result = call(run)
     assert result.exit_code == 5
