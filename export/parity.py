@@ -14,8 +14,9 @@ from gptblock.export.torchscript import load_torchscript
 from gptblock.model.gpt import GPT, eval_mode
 from gptblock.runtime.decoder import Decoder, Ids, Logits
 from gptblock.runtime.golden import Golden, proof_ids, proof_positions
+from gptblock.runtime.heap import return_large_blocks
 from gptblock.runtime.proof import LogitsOf, check_causality, check_greedy, check_logits, prove, tolerance
-from gptblock.runtime.session import open_session, return_large_blocks
+from gptblock.runtime.session import open_session
 
 # The golden greedy text starts so far from the end of the window, and goes on beyond it by as much as the
 # model is small, up to 16: so that it holds cached steps and a window that slides.

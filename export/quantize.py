@@ -131,7 +131,7 @@ def _restored(node: NodeProto, weights: dict[str, NDArray[Any]]) -> tuple[NDArra
     named = dict(enumerate(node.input)).get(3)
     zeros = weights[named] if named else np.full(scales.shape, 128, np.uint8)
     if attributes["bits"] == 4:
-        stored, zeros = halves(stored), halves(zeros)
+        stored, zeros = _halves(stored), _halves(zeros)
     zeros = zeros.reshape(len(scales), -1)[:, : scales.shape[1], None].astype(np.float32)  # (N, blocks, 1)
     columns = (stored.astype(np.float32) - zeros) * scales[..., None]  # (N, blocks, block)
     steps = np.broadcast_to(np.abs(scales[..., None]), columns.shape)
@@ -139,7 +139,7 @@ def _restored(node: NodeProto, weights: dict[str, NDArray[Any]]) -> tuple[NDArra
     return columns, steps
 
 
-def halves(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
+def _halves(packed: NDArray[np.uint8]) -> NDArray[np.uint8]:
     """The numbers of 4 bits in bytes (..., N), the lower half of each first: (..., 2 N)."""
     return np.stack([packed & 15, packed >> 4], axis=-1).reshape(*packed.shape[:-1], -1)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +15,7 @@ from gptblock.errors import ConfigError, CorruptError, NotFoundError, ProviderEr
 from gptblock.runtime.best import MODEL
 from gptblock.runtime.capture import captured, one_line
 from gptblock.runtime.cuda import CPU, CUDA, cuda_problem, cuda_providers
-from gptblock.runtime.pages import heap_on_huge_pages
+from gptblock.runtime.heap import heap_on_huge_pages, return_large_blocks, return_memory
 from gptblock.runtime.processor import allowed_cpus
 from gptblock.runtime.translate import translated
 from gptblock.runtime.wheels import Problem, load_onnxruntime, version_problem
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
 
 ProviderName = Literal["auto", "cuda", "cpu"]
 
-_M_MMAP_THRESHOLD, _LARGE = -3, 2**20  # of glibc's malloc.h; bytes
 _SILENT = 4  # only fatal errors are logged: all others are raised, and say it there
 
 # How ONNX Runtime makes float32 of weights in 8 bits (see gptblock.export.unpack): of all when it opens the
@@ -165,24 +162,12 @@ def _options(ort: ModuleType, threads: int, lean: bool) -> SessionOptions:
 
 
 def _session(ort: ModuleType, graph: Path, session: InferenceSession, provider: Provider) -> Session:
-    _return_memory()
+    return_memory()
     metadata = _metadata(graph, session)
     problem = version_problem(ort.__version__, metadata.minimum_onnxruntime, f"{graph} asks for it")
     if problem:
         raise ProviderError(str(problem))
     return Session(session, provider, metadata)
-
-
-def _return_memory() -> None:
-    """Give the system back what loading took and freed, which glibc keeps: a third of the file at 43 MB."""
-    if sys.platform == "linux" and (trim := getattr(ctypes.CDLL(None), "malloc_trim", None)):
-        trim(0)
-
-
-def return_large_blocks() -> None:
-    """Have glibc map what is large, and so give it back when freed, instead of raising its idea of large."""
-    if sys.platform == "linux" and (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)):
-        mallopt(_M_MMAP_THRESHOLD, _LARGE)
 
 
 def _metadata(graph: Path, session: InferenceSession) -> ModelMetadata:

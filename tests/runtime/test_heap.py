@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gptblock.runtime import pages, session
+from gptblock.runtime import heap, session
 from gptblock.runtime.model import load
 
 MB = 1 << 20
@@ -47,12 +47,12 @@ class FakeLibc:
 @pytest.fixture
 def libc(monkeypatch: pytest.MonkeyPatch) -> FakeLibc:
     fake = FakeLibc()
-    monkeypatch.setattr(pages, "_glibc", lambda: fake)
+    monkeypatch.setattr(heap, "_glibc", lambda: fake)
     return fake
 
 
 def test_the_heap_gets_room_that_has_asked(libc):
-    with pages.heap_on_huge_pages(20 * MB):
+    with heap.heap_on_huge_pages(20 * MB):
         inside = list(libc.calls)
     first, second = 100 * HUGE + MB, 100 * HUGE + 17 * MB
     assert inside == [
@@ -69,25 +69,32 @@ def test_the_heap_gets_room_that_has_asked(libc):
 
 
 def test_the_heap_is_trimmed_again_after_an_error(libc):
-    with pytest.raises(KeyError), pages.heap_on_huge_pages(4 * MB):
+    with pytest.raises(KeyError), heap.heap_on_huge_pages(4 * MB):
         raise KeyError
     assert libc.calls[-1] == ("mallopt", TRIM, 64 * MB)
 
 
+def test_a_heap_that_has_no_more_is_asked_no_further(libc, monkeypatch):
+    monkeypatch.setattr(libc, "malloc", lambda _: None)
+    with heap.heap_on_huge_pages(20 * MB):
+        pass
+    assert {call[0] for call in libc.calls} == {"mallopt"}
+
+
 @pytest.mark.parametrize("size", [0, HUGE - 1, 256 * MB + 1])
 def test_not_for_less_than_a_page_nor_for_a_large_model(size, libc):
-    with pages.heap_on_huge_pages(size):
+    with heap.heap_on_huge_pages(size):
         pass
     assert libc.calls == []
 
 
 def test_nor_without_glibc(monkeypatch):
     monkeypatch.setattr(sys, "platform", "win32")
-    with pages.heap_on_huge_pages(4 * MB):
+    with heap.heap_on_huge_pages(4 * MB):
         pass
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(ctypes, "CDLL", lambda _: object())  # another C library
-    with pages.heap_on_huge_pages(4 * MB):
+    with heap.heap_on_huge_pages(4 * MB):
         pass
 
 
@@ -96,7 +103,7 @@ def test_a_session_asks_for_as_much_as_its_weights_take(tiny_bundle, monkeypatch
 
     def heap_on_huge_pages(size):
         asked.append(size)
-        return pages.heap_on_huge_pages(size)
+        return heap.heap_on_huge_pages(size)
 
     monkeypatch.setattr(session, "heap_on_huge_pages", heap_on_huge_pages)
     graph = tiny_bundle / "model.onnx"
@@ -108,7 +115,7 @@ def test_a_session_asks_for_as_much_as_its_weights_take(tiny_bundle, monkeypatch
 SCRIPT = """
 import ctypes, re
 from pathlib import Path
-from gptblock.runtime.pages import heap_on_huge_pages
+from gptblock.runtime.heap import heap_on_huge_pages
 
 def huge():
     return 1024 * int(re.search(r"AnonHugePages: +([0-9]+)", Path("/proc/self/smaps_rollup").read_text())[1])
@@ -140,6 +147,6 @@ def test_what_is_in_memory_stays(tiny):
     copy = array.copy()
     ids = np.zeros((1, 16), np.int64)
     logits = tiny.logits(ids)
-    with pages.heap_on_huge_pages(32 * MB):
+    with heap.heap_on_huge_pages(32 * MB):
         np.testing.assert_array_equal(tiny.logits(ids), logits)
     np.testing.assert_array_equal(array, copy)
